@@ -25,7 +25,6 @@ mod stopped;
 pub mod target;
 mod threads;
 
-use alone::Alone;
 pub use error::Error;
 pub use image::Image;
 pub use target::Target;
@@ -53,7 +52,7 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
     memfold_pager::sabotage::choose(None);
     target.check()?;
     let memory = Memory::open(target.pid())?;
-    let _alone = Alone::with(&memory)?;
+    alone::take(&memory)?;
     let mut stop = Stop::default();
     // Somebody may have been before.
     if let Some(region) = Region::find(&memory)? {
@@ -88,6 +87,8 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
     });
     match begun {
         Ok(((), stopped)) => stop.0 += stopped,
+        // The agent may run there by now, or still be made to.
+        Err(error @ Error::Unfinished(_)) => return Err(error),
         Err(error) => {
             let _ = unmap(&memory, &region, &mut stop);
             return Err(error);
@@ -115,7 +116,7 @@ pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
         Err(error) => return Err(error),
     }
     let memory = Memory::open(target.pid())?;
-    let _alone = Alone::with(&memory)?;
+    alone::take(&memory)?;
     let region = Region::find(&memory)?.ok_or(Error::NotAttached(target.pid()))?;
     if region.plan(&memory)?.build != image.build() {
         return Err(Error::OtherVersion(target.pid()));

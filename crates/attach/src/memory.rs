@@ -8,6 +8,7 @@ use crate::{threads, Error};
 use nix::errno::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 /// The instruction.
@@ -41,9 +42,9 @@ impl Memory {
         self.pid
     }
 
-    /// The file, which is also what is locked.
-    pub fn file(&self) -> Result<File, Error> {
-        self.file.try_clone().map_err(|error| self.failed(&error))
+    /// The number of the open file, which is also what is locked.
+    pub fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// Fills `to` with what lies at `from`.

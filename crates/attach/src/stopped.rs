@@ -16,6 +16,7 @@ use crate::error::{Trouble, Unfit};
 use crate::memory::Memory;
 use crate::{hand, rseq, threads, Error};
 use memfold_pager::sabotage::{planted, Bug};
+use memfold_sys::table;
 use memfold_sys::trace::{self, Seen};
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -64,12 +65,16 @@ impl Stopped {
     /// stopped.
     ///
     /// A thread that was interrupted and did not stop in time is let go by the kernel when the process ends that does all this: its tracer is gone.
+    ///
+    /// After [`Error::Unfinished`] the work may still be under way.
     pub fn during<R: Copy>(
         memory: &Memory,
         work: impl FnOnce(&mut Stopped) -> Result<R, Trouble>,
     ) -> Result<(R, Duration), Error> {
         let syscall = memory.find_syscall()?;
         let apart = hand::do_apart(ALL, || {
+            // What else is open here may be the lock on another process, and this one can have us wait.
+            let _ = table::leave([0, 1, 2, memory.number()].map(Some));
             be_quick();
             let mut stopped = Stopped::any_of(memory, syscall)?;
             let result = work(&mut stopped);
@@ -78,7 +83,7 @@ impl Stopped {
         });
         match apart {
             Ok(Some(done)) => done.map_err(|trouble: Trouble| trouble.of(memory.pid())),
-            Ok(None) => Err(Error::Busy(memory.pid())),
+            Ok(None) => Err(Error::Unfinished(memory.pid())),
             Err(errno) => Err(Error::Call { pid: std::process::id(), call: "fork", errno }),
         }
     }
@@ -87,13 +92,13 @@ impl Stopped {
         let began = Instant::now();
         // Those that are seized, and of these those that are interrupted.
         let (mut seized, mut late) = (Vec::<u32>::new(), Vec::<u32>::new());
+        // Those that are not tried again, and why one last was not fit.
+        let (mut spared, mut why) = (Vec::<u32>::new(), None);
         loop {
             let mut found = threads::candidates(memory.pid())?;
             found.sort_by_key(|candidate| candidate.rank);
             found.retain(|candidate| ![&seized, &spared].iter().any(|those| those.contains(&candidate.tid)));
             let tids = seized.iter().copied().chain(found.iter().map(|candidate| candidate.tid));
-        // Those that are not tried again, and why one last was not fit.
-        let (mut spared, mut why) = (Vec::<u32>::new(), None);
             for tid in tids.collect::<Vec<_>>() {
                 let was = (seized.contains(&tid), late.contains(&tid));
                 let tried = Stopped::one(memory, tid, was, syscall)?;
@@ -107,6 +112,10 @@ impl Stopped {
                     }
                     Tried::Seized => seized.push(tid),
                     Tried::LetGo => {}
+                    Tried::Unfit(unfit, lasts) => {
+                        why = Some(unfit);
+                        spared.extend(lasts.then_some(tid));
+                    }
                 }
             }
             let are_spared = || threads::of_program(memory.pid()).iter().all(|tid| spared.contains(tid));
@@ -114,10 +123,6 @@ impl Stopped {
             if is_over || began.elapsed() > ANY {
                 return Err(threads::what_keeps_all(memory.pid(), why));
             }
-                    Tried::Unfit(unfit, lasts) => {
-                        why = Some(unfit);
-                        spared.extend(lasts.then_some(tid));
-                    }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -161,16 +166,16 @@ impl Stopped {
             Ok(registers) => registers,
             Err(_) => return Ok(Tried::LetGo),
         };
-        // It may have set a filter a moment ago. And it must be the memory that is meant.
-        if unfit.is_some() || !threads::is_ours(memory.pid(), tid) {
-            let_go(thread, registers);
-            return Ok(unfit.map_or(Tried::LetGo, |(unfit, lasts)| Tried::Unfit(unfit, lasts)));
         let is_narrow = registers.cs != CODE && !planted(Bug::CodeNotLooked);
         let unfit = match is_narrow {
             // It executes other code sooner or later, unless it waits.
             true => Some((Unfit::Narrow, registers.orig_rax as i64 >= 0)),
             false => dispatches_calls(thread).then_some((Unfit::Dispatches, true)),
         };
+        // It may have set a filter a moment ago. And it must be the memory that is meant.
+        if unfit.is_some() || !threads::is_ours(memory.pid(), tid) {
+            let_go(thread, registers);
+            return Ok(unfit.map_or(Tried::LetGo, |(unfit, lasts)| Tried::Unfit(unfit, lasts)));
         }
         memory.read(syscall, &mut [0]).map_err(|_| Trouble::Ended)?;
         let mut stopped =
@@ -318,20 +323,15 @@ impl Trouble {
             Trouble::Busy => Error::Busy(pid),
             Trouble::Suspended => Error::Suspended(pid),
             Trouble::Filtered => Error::Filtered(pid),
+            Trouble::Unfit(unfit) => Error::Unfit(pid, unfit),
             Trouble::Forbidden(errno) => threads::forbidden(pid, errno),
             // Nothing else is asked of it by that call than to make code executable that was written.
             Trouble::Call("mprotect", Errno::EACCES) => Error::NoCode(pid),
             Trouble::Call(call, errno) => Error::Call { pid, call, errno },
         }
-            Trouble::Unfit(unfit) => Error::Unfit(pid, unfit),
     }
 }
 
-/// Whether the thread has its system calls made by a handler of its own (prctl(2), `PR_SET_SYSCALL_USER_DISPATCH`): ours would end there.
-fn dispatches_calls(thread: Pid) -> bool {
-    /// `struct ptrace_sud_config` (linux/ptrace.h).
-    #[repr(C)]
-    #[derive(Default)]
 /// Lets a thread that is in the stop of our interruption go on with these registers. A system call that the interruption ended is made again.
 fn let_go(thread: Pid, mut registers: libc::user_regs_struct) {
     let tid = thread.as_raw() as u32;
@@ -347,6 +347,11 @@ fn let_go(thread: Pid, mut registers: libc::user_regs_struct) {
     let _ = ptrace::detach(thread, None);
 }
 
+/// Whether the thread has its system calls made by a handler of its own (prctl(2), `PR_SET_SYSCALL_USER_DISPATCH`): ours would end there.
+fn dispatches_calls(thread: Pid) -> bool {
+    /// `struct ptrace_sud_config` (linux/ptrace.h).
+    #[repr(C)]
+    #[derive(Default)]
     struct Config {
         mode: u64,
         selector: u64,
@@ -383,13 +388,13 @@ enum Tried {
     Seized,
     /// It is not traced, and may be tried again.
     LetGo,
+    /// It is not traced, and does what ours would not outlive; whether it is not to be tried again.
+    Unfit(Unfit, bool),
 }
 
 /// What came of waiting for a thread that was interrupted.
 #[derive(Debug, PartialEq, Eq)]
 enum Reached {
-    /// It is not traced, and does what ours would not outlive; whether it is not to be tried again.
-    Unfit(Unfit, bool),
     /// It is stopped.
     Stop,
     /// It will be.
