@@ -51,7 +51,7 @@ pub struct Stop(pub Duration);
 pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> Result<Stop, Error> {
     memfold_pager::sabotage::choose(None);
     target.check()?;
-    let memory = Memory::open(target.pid())?;
+    let memory = memory_of(target)?;
     alone::take(&memory)?;
     let mut stop = Stop::default();
     // Somebody may have been before.
@@ -115,7 +115,7 @@ pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
         Ok(()) | Err(Error::Headless(_)) => {}
         Err(error) => return Err(error),
     }
-    let memory = Memory::open(target.pid())?;
+    let memory = memory_of(target)?;
     alone::take(&memory)?;
     let region = Region::find(&memory)?.ok_or(Error::NotAttached(target.pid()))?;
     if region.plan(&memory)?.build != image.build() {
@@ -127,6 +127,13 @@ pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
         State::Remains => unmap(&memory, &region, &mut stop)?,
     }
     Ok(stop)
+}
+
+/// The memory of the process that is meant, and of no later one with its number.
+fn memory_of(target: &Target) -> Result<Memory, Error> {
+    let memory = Memory::open(target.pid())?;
+    target.check_same()?;
+    Ok(memory)
 }
 
 /// Whether the agent is in the process, or is just being put there.

@@ -5,6 +5,7 @@ use crate::proc;
 use memfold_sys::thread::agent_name;
 use nix::errno::Errno;
 use std::fs;
+use std::time::Duration;
 
 /// A thread that may be stopped.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +130,13 @@ pub fn living(pid: u32) -> Option<u32> {
 
 fn state(pid: u32, tid: u32) -> Option<char> {
     stat(pid, tid)?.1.chars().next()
+}
+
+/// When a process began, since the machine booted.
+pub fn began(pid: u32) -> Option<Duration> {
+    // Field 22, of which the third comes first: ticks of 1/100 s.
+    let ticks: u64 = stat(pid, pid)?.1.split(' ').nth(19)?.parse().ok()?;
+    Some(Duration::from_millis(ticks * 10))
 }
 
 /// How large a process's address space is, bytes.

@@ -1,15 +1,19 @@
 //! What is known of a process before anything is done to it: what rules and patterns go by.
 
 use crate::{config::decide, process};
+use memfold_attach::Target;
 use nix::unistd::{Uid, User};
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A program that runs.
 #[derive(Clone, Debug, Default)]
 pub struct Candidate {
     /// The process.
     pub pid: u32,
+    /// When it began, since the machine booted.
+    pub began: Duration,
     /// Its name, as `ps` shows it.
     pub name: String,
     /// Its file, where that may be known.
@@ -37,6 +41,7 @@ impl Candidate {
             User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or(uid.to_string(), |user| user.name);
         Some(Candidate {
             pid,
+            began: stat.started,
             name: process::name(pid),
             file: process::executable(pid),
             command: words.join(" ").trim_end().to_owned(),
@@ -45,6 +50,11 @@ impl Candidate {
             cgroup: decide::group_of(pid),
             resident: stat.resident,
         })
+    }
+
+    /// It, and no later process of its number.
+    pub fn target(&self) -> Target {
+        Target::of(self.pid, self.began)
     }
 
     /// Whether it is of a user, by name or number.
@@ -77,6 +87,7 @@ mod tests {
     #[test]
     fn a_process_is_looked_at_and_is_not_among_those_that_are_meant() {
         let own = Candidate::look(std::process::id()).unwrap();
+        assert!(own.target().check_same().is_ok());
         assert!(own.resident > 0 && !own.name.is_empty() && !own.command.is_empty());
         assert!(own.is_of(&nix::unistd::geteuid().to_string()) && !own.is_of("no-such-user"));
         assert!(!pids().contains(&own.pid) && !pids().contains(&1));
