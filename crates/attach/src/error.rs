@@ -66,7 +66,7 @@ pub enum Error {
     #[error("no thread of process {0} can be borrowed: {1}")]
     Unfit(u32, Unfit),
     /// It has forbidden itself what the agent's code needs.
-    #[error("process {0} may make no memory executable (prctl(2), PR_SET_MDWE; `MemoryDenyWriteExecute` of systemd): start it with `memfold run`")]
+    #[error("process {0} may make no memory executable that it has written (PR_SET_MDWE of prctl(2), as `MemoryDenyWriteExecute` of systemd has it, or `execmem` of SELinux): start it with `memfold run`")]
     NoCode(u32),
     /// There is no instruction to make system calls with.
     #[error("process {0} has no `syscall` instruction in its memory")]

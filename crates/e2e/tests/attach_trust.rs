@@ -149,7 +149,7 @@ fn a_program_that_may_make_no_memory_executable_is_refused_and_left_as_it_was() 
     let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     let line = format!(
-        "memfold: process {} may make no memory executable (prctl(2), PR_SET_MDWE; `MemoryDenyWriteExecute` of systemd): start it with `memfold run`\n",
+        "memfold: process {} may make no memory executable that it has written (PR_SET_MDWE of prctl(2), as `MemoryDenyWriteExecute` of systemd has it, or `execmem` of SELinux): start it with `memfold run`\n",
         subject.pid()
     );
     assert_eq!((refused.status.code(), said), (Some(1), line));
