@@ -62,9 +62,12 @@ impl Candidate {
         self.user == user || self.uid.to_string() == user
     }
 
-    /// The units of systemd that it is in, as its control group names them.
+    /// The units of the system's manager that it is in, as its control group names them: slices, and the first other one in them. What lies below that
+    /// is called as its user pleases.
     pub fn units(&self) -> impl Iterator<Item = &str> {
-        self.cgroup.split('/').filter(|name| name.contains('.'))
+        let mut is_below = false;
+        let of_system = move |name: &&str| !std::mem::replace(&mut is_below, !name.ends_with(".slice"));
+        self.cgroup.split('/').skip(1).take_while(of_system).filter(|name| name.contains('.'))
     }
 }
 
@@ -95,12 +98,17 @@ mod tests {
     }
 
     #[test]
-    fn units_are_found_at_any_level_of_the_group() {
+    fn units_are_those_of_the_systems_manager() {
         let of = |cgroup: &str| {
             let candidate = Candidate { cgroup: cgroup.into(), ..Candidate::default() };
             candidate.units().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(of("/system.slice/nginx.service"), ["system.slice", "nginx.service"]);
-        assert!(of("/").is_empty() && of("").is_empty());
+        let database = "/system.slice/system-postgresql.slice/postgresql@15-main.service";
+        assert_eq!(of(database), ["system.slice", "system-postgresql.slice", "postgresql@15-main.service"]);
+        let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/postgresql-x.service";
+        assert_eq!(of(own), ["user.slice", "user-1000.slice", "user@1000.service"]);
+        assert_eq!(of("/system.slice/a.scope/system.slice/nginx.service"), ["system.slice", "a.scope"]);
+        assert!(of("/").is_empty() && of("").is_empty() && of("/docker/nginx.service").is_empty());
     }
 }
