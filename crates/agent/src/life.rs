@@ -1,6 +1,6 @@
 //! How the agent begins and ends.
 //!
-//! Invariants: the thread that does either has left the program's descriptor table before it opens anything, and is known as an agent; the plan's status is
+//! Invariants: the thread that does either is scheduled as the program's first one is, whoever it was borrowed from, and so are those that it makes; it has left the program's descriptor table before it opens anything, and is known as an agent; the plan's status is
 //! the last thing that it says.
 
 use crate::asking;
@@ -20,6 +20,7 @@ static PREPARED: AtomicU32 = AtomicU32::new(0);
 /// Begins to fold the process.
 pub fn start(plan: &'static Plan) {
     thread::adopt(plan.stack as usize);
+    thread::be_scheduled_as_first();
     mem::keep_from_children();
     STARTING.store(plan as *const Plan as *mut Plan, Release);
     let status = match begin(plan) {
@@ -90,6 +91,7 @@ fn complain(nonsense: Nonsense<'_>) {
 pub fn end(plan: &'static Plan) {
     let [start, len] = plan.mapped;
     thread::adopt(plan.stack as usize);
+    thread::be_scheduled_as_first();
     let left = table::leave([]).is_ok();
     if PREPARED.load(Acquire) != 0 {
         ENGINE.stop(&DETACHED);

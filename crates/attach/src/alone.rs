@@ -1,50 +1,52 @@
 //! One at a time attaches to a process, or detaches from it.
 //!
-//! Invariants: who holds the lock is who may trace the process, as nobody else can open its memory. A child of ours that works on the process
-//! ([`crate::hand`]) holds it too, until it ends.
+//! Invariants: who holds the lock is who may trace the process, as nobody else can open its memory. It is never given back by itself, but goes with the last
+//! copy of the open file: a child of ours that works on the process ([`crate::hand`]) has one, until it ends.
 
 use crate::memory::Memory;
 use crate::Error;
 use memfold_pager::sabotage::{planted, Bug};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-use std::fs::File;
 
-/// The lock on a process, held until it is dropped.
-#[derive(Debug)]
-pub struct Alone {
-    _lock: Option<Flock<File>>,
-}
-
-impl Alone {
-    /// Takes it.
-    ///
-    /// # Errors
-    /// Somebody has it.
-    pub fn with(memory: &Memory) -> Result<Alone, Error> {
-        if planted(Bug::LockNotHeld) {
-            return Ok(Alone { _lock: None });
-        }
-        match Flock::lock(memory.file()?, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Alone { _lock: Some(lock) }),
-            Err((_, Errno::EWOULDBLOCK)) => Err(Error::Taken(memory.pid())),
-            Err((_, errno)) => Err(Error::Memory(memory.pid(), errno)),
-        }
+/// Takes the lock on a process, for as long as its memory is open here or in a child.
+///
+/// # Errors
+/// Somebody has it.
+pub fn take(memory: &Memory) -> Result<(), Error> {
+    if planted(Bug::LockNotHeld) {
+        return Ok(());
+    }
+    // SAFETY: numbers alone.
+    match Errno::result(unsafe { libc::flock(memory.number(), libc::LOCK_EX | libc::LOCK_NB) }) {
+        Ok(_) => Ok(()),
+        Err(Errno::EWOULDBLOCK) => Err(Error::Taken(memory.pid())),
+        Err(errno) => Err(Error::Memory(memory.pid(), errno)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hand::do_apart;
+    use crate::wait_until;
+    use std::io::{Read, Write};
+    use std::time::Duration;
 
     #[test]
-    fn a_process_is_for_one_at_a_time() {
+    fn a_process_is_for_one_at_a_time_and_who_is_left_behind_is_one() {
         let own = std::process::id();
         let (memory, other) = (Memory::open(own).unwrap(), Memory::open(own).unwrap());
-        let first = Alone::with(&memory).unwrap();
-        assert!(matches!(Alone::with(&other), Err(Error::Taken(pid)) if pid == own));
-        drop(first);
-        assert!(Alone::with(&other).is_ok());
+        take(&memory).unwrap();
+        let is_taken = || matches!(take(&other), Err(Error::Taken(pid)) if pid == own);
+        assert!(is_taken());
+        let (mut told, mut tells) = std::io::pipe().unwrap();
+        let left = do_apart(Duration::from_millis(20), || told.read_exact(&mut [0]).is_ok());
+        assert_eq!(left.unwrap(), None);
+        drop(memory);
+        assert!(is_taken());
+        tells.write_all(&[0]).unwrap();
+        // Children of other tests may have had a copy, too.
+        assert!(wait_until(Duration::from_secs(60), || Ok(!is_taken())).unwrap());
         assert!(matches!(Memory::open(u32::MAX), Err(Error::Ended(_))));
     }
 }

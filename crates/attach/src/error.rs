@@ -11,6 +11,9 @@ pub enum Error {
     /// It has ended meanwhile.
     #[error("process {0} has ended")]
     Ended(u32),
+    /// Something else keeps it from being looked at.
+    #[error("process {0} cannot be looked at: {1}")]
+    NotSeen(u32, Errno),
     /// It is the kernel's.
     #[error("process {0} is a thread of the kernel, which has no memory of its own")]
     KernelThread(u32),
@@ -56,8 +59,14 @@ pub enum Error {
     /// No thread could be stopped.
     #[error("no thread of process {0} could be stopped: all of them wait in the kernel for something that cannot be interrupted; try again")]
     Busy(u32),
+    /// What was begun in it was not brought to its end, as far as we have seen.
+    #[error("what was begun in process {0} has not come to its end: it has a thread wait in a system call of ours, or who was at it was killed; try again")]
+    Unfinished(u32),
+    /// What no thread could be borrowed for.
+    #[error("no thread of process {0} can be borrowed: {1}")]
+    Unfit(u32, Unfit),
     /// It has forbidden itself what the agent's code needs.
-    #[error("process {0} may make no memory executable (prctl(2), PR_SET_MDWE; `MemoryDenyWriteExecute` of systemd): start it with `memfold run`")]
+    #[error("process {0} may make no memory executable that it has written (PR_SET_MDWE of prctl(2), as `MemoryDenyWriteExecute` of systemd has it, or `execmem` of SELinux): start it with `memfold run`")]
     NoCode(u32),
     /// There is no instruction to make system calls with.
     #[error("process {0} has no `syscall` instruction in its memory")]
@@ -98,6 +107,24 @@ pub enum Error {
     BadImage(&'static str),
 }
 
+/// What a thread does that a system call of ours would not outlive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// It has its system calls made by a handler of its own.
+    Dispatches,
+    /// It executes 32-bit code.
+    Narrow,
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Unfit::Dispatches => "its system calls go to a handler of its own (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), and the agent's would too",
+            Unfit::Narrow => "it executes 32-bit code, and the agent is for 64-bit x86",
+        })
+    }
+}
+
 /// What goes wrong while a thread of a process is stopped, in plain words: they are told by another process ([`crate::hand`]).
 #[derive(Clone, Copy, Debug)]
 pub enum Trouble {
@@ -109,6 +136,8 @@ pub enum Trouble {
     Suspended,
     /// As [`Error::Filtered`].
     Filtered,
+    /// As [`Error::Unfit`].
+    Unfit(Unfit),
     /// As [`Error::Forbidden`].
     Forbidden(Errno),
     /// As [`Error::Call`].

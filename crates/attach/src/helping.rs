@@ -6,6 +6,7 @@
 //! Invariants: nothing is asked of a descriptor that came from the process before it is known to be a userfaultfd; nothing waits for the process for ever.
 
 use crate::memory::Memory;
+use crate::proc;
 use crate::region::Region;
 use crate::rights::{device, helper, may_ask_for_forks};
 use crate::{wait_until, Error, Target};
@@ -16,7 +17,6 @@ use memfold_sys::handing::{hand_over, pair, take_over};
 use memfold_sys::time::Nanos;
 use memfold_sys::uffd::{Features, Userfaultfd};
 use memfold_sys::Errno;
-use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Acquire;
@@ -93,10 +93,8 @@ fn patience() -> Nanos {
 
 /// The thread that its process knows by that number: it may be in a PID namespace of its own.
 fn thread_known_as(pid: u32, known: u32) -> Option<u32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let numbers = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());
-    numbers.into_iter().find(|tid| {
-        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    proc::numbers(&format!("/proc/{pid}/task")).into_iter().find(|tid| {
+        let status = proc::text(&format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         numbers.and_then(|line| line.split_whitespace().last()?.parse().ok()) == Some(known)
     })

@@ -17,6 +17,7 @@ mod hand;
 mod helping;
 mod image;
 mod memory;
+mod proc;
 mod region;
 pub mod rights;
 mod rseq;
@@ -24,7 +25,6 @@ mod stopped;
 pub mod target;
 mod threads;
 
-use alone::Alone;
 pub use error::Error;
 pub use image::Image;
 pub use target::Target;
@@ -51,8 +51,8 @@ pub struct Stop(pub Duration);
 pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> Result<Stop, Error> {
     memfold_pager::sabotage::choose(None);
     target.check()?;
-    let memory = Memory::open(target.pid())?;
-    let _alone = Alone::with(&memory)?;
+    let memory = memory_of(target)?;
+    alone::take(&memory)?;
     let mut stop = Stop::default();
     // Somebody may have been before.
     if let Some(region) = Region::find(&memory)? {
@@ -87,6 +87,8 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
     });
     match begun {
         Ok(((), stopped)) => stop.0 += stopped,
+        // The agent may run there by now, or still be made to.
+        Err(error @ Error::Unfinished(_)) => return Err(error),
         Err(error) => {
             let _ = unmap(&memory, &region, &mut stop);
             return Err(error);
@@ -113,8 +115,8 @@ pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
         Ok(()) | Err(Error::Headless(_)) => {}
         Err(error) => return Err(error),
     }
-    let memory = Memory::open(target.pid())?;
-    let _alone = Alone::with(&memory)?;
+    let memory = memory_of(target)?;
+    alone::take(&memory)?;
     let region = Region::find(&memory)?.ok_or(Error::NotAttached(target.pid()))?;
     if region.plan(&memory)?.build != image.build() {
         return Err(Error::OtherVersion(target.pid()));
@@ -125,6 +127,13 @@ pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
         State::Remains => unmap(&memory, &region, &mut stop)?,
     }
     Ok(stop)
+}
+
+/// The memory of the process that is meant, and of no later one with its number.
+fn memory_of(target: &Target) -> Result<Memory, Error> {
+    let memory = Memory::open(target.pid())?;
+    target.check_same()?;
+    Ok(memory)
 }
 
 /// Whether the agent is in the process, or is just being put there.

@@ -3,11 +3,12 @@
 //! Invariants: it is the memory that the process had when this was opened. Of a process that executes another program nothing can be read or written any more,
 //! so nothing is ever written into the memory of that other program.
 
+use crate::proc::{self, Map};
 use crate::{threads, Error};
 use nix::errno::Errno;
-use procfs::process::{MMPermissions, MMapPath, MemoryMap, Process};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 /// The instruction.
@@ -32,10 +33,7 @@ impl Memory {
     pub fn open(pid: u32) -> Result<Memory, Error> {
         let thread = threads::living(pid).ok_or(Error::Ended(pid))?;
         let file = OpenOptions::new().read(true).write(true).open(format!("/proc/{thread}/mem"));
-        let file = file.map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => threads::forbidden(pid, Errno::EACCES),
-            _ => Error::Ended(pid),
-        })?;
+        let file = file.map_err(|error| proc::why_not(pid, &error))?;
         Ok(Memory { pid, thread, file })
     }
 
@@ -44,9 +42,9 @@ impl Memory {
         self.pid
     }
 
-    /// The file, which is also what is locked.
-    pub fn file(&self) -> Result<File, Error> {
-        self.file.try_clone().map_err(|error| self.failed(&error))
+    /// The number of the open file, which is also what is locked.
+    pub fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// Fills `to` with what lies at `from`.
@@ -68,29 +66,21 @@ impl Memory {
     }
 
     /// Its mappings.
-    pub fn maps(&self) -> Result<Vec<MemoryMap>, Error> {
-        Memory::maps_of(self.thread)
-    }
-
-    /// The mappings of a process.
-    pub fn maps_of(pid: u32) -> Result<Vec<MemoryMap>, Error> {
-        let maps = Process::new(pid as i32).and_then(|process| process.maps());
-        maps.map(|maps| maps.0).map_err(|_| Error::Ended(pid))
+    pub fn maps(&self) -> Result<Vec<Map>, Error> {
+        proc::maps(self.pid, self.thread)
     }
 
     /// Where there is an instruction for system calls: in what the kernel maps for every process, else in any code.
     pub fn find_syscall(&self) -> Result<usize, Error> {
         let maps = self.maps()?;
-        let (vdso, others): (Vec<_>, Vec<_>) = maps.iter().partition(|map| map.pathname == MMapPath::Vdso);
-        let executable = |map: &&&MemoryMap| map.perms.contains(MMPermissions::EXECUTE | MMPermissions::READ);
-        for map in vdso.iter().chain(&others).filter(executable) {
-            let (start, end) = (map.address.0 as usize, map.address.1 as usize);
-            let mut bytes = vec![0; (end - start).min(SEARCHED)];
-            if self.read(start, &mut bytes).is_err() {
+        let (vdso, others): (Vec<_>, Vec<_>) = maps.iter().partition(|map| map.name == "[vdso]");
+        for map in vdso.into_iter().chain(others).filter(|map| map.is_code()) {
+            let mut bytes = vec![0; (map.end - map.start).min(SEARCHED)];
+            if self.read(map.start, &mut bytes).is_err() {
                 continue;
             }
             if let Some(at) = bytes.windows(2).position(|two| two == SYSCALL) {
-                return Ok(start + at);
+                return Ok(map.start + at);
             }
         }
         Err(Error::NoSyscall(self.pid))

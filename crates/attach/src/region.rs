@@ -161,13 +161,9 @@ impl Region {
 
     /// That of the agent in a process, if there is one.
     pub fn find(memory: &Memory) -> Result<Option<Region>, Error> {
-        use procfs::process::{MMPermissions, MMapPath};
         let maps = memory.maps()?;
-        let anonymous = |path: &MMapPath| matches!(path, MMapPath::Anonymous | MMapPath::Other(_));
-        for map in
-            maps.iter().filter(|map| map.perms.contains(MMPermissions::WRITE) && anonymous(&map.pathname))
-        {
-            let region = Region { base: map.address.0 as usize, len: 0, guard: 0 };
+        for map in maps.iter().filter(|map| map.is_writable() && map.is_anonymous()) {
+            let region = Region { base: map.start, len: 0, guard: 0 };
             let mut magic = [0; 8];
             if memory.read(region.base, &mut magic).is_err() || u64::from_le_bytes(magic) != MAGIC {
                 continue;

@@ -1,6 +1,7 @@
 //! Who may ask the kernel for reports of forks: `CAP_SYS_PTRACE` in the initial user namespace (userfaultfd(2), user_namespaces(7)). Of that capability
 //! a small program has nothing but this, for ordinary users; and who may make a userfaultfd.
 
+use crate::proc;
 use memfold_sys::file::{self, Fd};
 use memfold_sys::uffd::DEVICE;
 use nix::unistd::{access, AccessFlags};
@@ -22,7 +23,7 @@ const INITIAL: u64 = 0xEFFF_FFFD;
 
 /// Whether the process may.
 pub fn may_ask_for_forks(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = proc::text(&format!("/proc/{pid}/status")).unwrap_or_default();
     // Where there are no user namespaces, there is no such file.
     let initial = fs::metadata(format!("/proc/{pid}/ns/user")).map_or(true, |link| link.ino() == INITIAL);
     initial && has(&status)

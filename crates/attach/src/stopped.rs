@@ -12,10 +12,11 @@
 //! Invariants: a thread that has registers of ours is the business of a process that nothing ends but `SIGKILL` to itself ([`hand`]); it gets its own back in
 //! a stop in which the kernel looks at what is to be restarted.
 
-use crate::error::Trouble;
+use crate::error::{Trouble, Unfit};
 use crate::memory::Memory;
 use crate::{hand, rseq, threads, Error};
 use memfold_pager::sabotage::{planted, Bug};
+use memfold_sys::table;
 use memfold_sys::trace::{self, Seen};
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -41,7 +42,7 @@ const OWN_FLAGS: u64 = 0x100 | 0x400 | 0x4000 | 0x4_0000;
 /// Requests that `nix` does not have (linux/ptrace.h).
 const GETSIGMASK: libc::c_int = 0x420A;
 const SETSIGMASK: libc::c_int = 0x420B;
-const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_int = 0x4210;
+const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_int = 0x4211;
 /// The stop that an interruption makes (linux/ptrace.h).
 const EVENT_STOP: libc::c_int = 128;
 
@@ -64,12 +65,16 @@ impl Stopped {
     /// stopped.
     ///
     /// A thread that was interrupted and did not stop in time is let go by the kernel when the process ends that does all this: its tracer is gone.
+    ///
+    /// After [`Error::Unfinished`] the work may still be under way.
     pub fn during<R: Copy>(
         memory: &Memory,
         work: impl FnOnce(&mut Stopped) -> Result<R, Trouble>,
     ) -> Result<(R, Duration), Error> {
         let syscall = memory.find_syscall()?;
         let apart = hand::do_apart(ALL, || {
+            // What else is open here may be the lock on another process, and this one can have us wait.
+            let _ = table::leave([0, 1, 2, memory.number()].map(Some));
             be_quick();
             let mut stopped = Stopped::any_of(memory, syscall)?;
             let result = work(&mut stopped);
@@ -78,7 +83,7 @@ impl Stopped {
         });
         match apart {
             Ok(Some(done)) => done.map_err(|trouble: Trouble| trouble.of(memory.pid())),
-            Ok(None) => Err(Error::Busy(memory.pid())),
+            Ok(None) => Err(Error::Unfinished(memory.pid())),
             Err(errno) => Err(Error::Call { pid: std::process::id(), call: "fork", errno }),
         }
     }
@@ -87,10 +92,12 @@ impl Stopped {
         let began = Instant::now();
         // Those that are seized, and of these those that are interrupted.
         let (mut seized, mut late) = (Vec::<u32>::new(), Vec::<u32>::new());
+        // Those that are not tried again, and why one last was not fit.
+        let (mut spared, mut why) = (Vec::<u32>::new(), None);
         loop {
             let mut found = threads::candidates(memory.pid())?;
             found.sort_by_key(|candidate| candidate.rank);
-            found.retain(|candidate| !seized.contains(&candidate.tid));
+            found.retain(|candidate| ![&seized, &spared].iter().any(|those| those.contains(&candidate.tid)));
             let tids = seized.iter().copied().chain(found.iter().map(|candidate| candidate.tid));
             for tid in tids.collect::<Vec<_>>() {
                 let was = (seized.contains(&tid), late.contains(&tid));
@@ -105,10 +112,16 @@ impl Stopped {
                     }
                     Tried::Seized => seized.push(tid),
                     Tried::LetGo => {}
+                    Tried::Unfit(unfit, lasts) => {
+                        why = Some(unfit);
+                        spared.extend(lasts.then_some(tid));
+                    }
                 }
             }
-            if began.elapsed() > ANY {
-                return Err(threads::what_keeps_all(memory.pid()));
+            let are_spared = || threads::of_program(memory.pid()).iter().all(|tid| spared.contains(tid));
+            let is_over = !spared.is_empty() && are_spared();
+            if is_over || began.elapsed() > ANY {
+                return Err(threads::what_keeps_all(memory.pid(), why));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -153,11 +166,16 @@ impl Stopped {
             Ok(registers) => registers,
             Err(_) => return Ok(Tried::LetGo),
         };
+        let is_narrow = registers.cs != CODE && !planted(Bug::CodeNotLooked);
+        let unfit = match is_narrow {
+            // It executes other code sooner or later, unless it waits.
+            true => Some((Unfit::Narrow, registers.orig_rax as i64 >= 0)),
+            false => dispatches_calls(thread).then_some((Unfit::Dispatches, true)),
+        };
         // It may have set a filter a moment ago. And it must be the memory that is meant.
-        let is_64_bit = registers.cs == CODE || planted(Bug::CodeNotLooked);
-        if !is_64_bit || !threads::is_ours(memory.pid(), tid) || dispatches_calls(thread) {
-            let _ = ptrace::detach(thread, None);
-            return Ok(Tried::LetGo);
+        if unfit.is_some() || !threads::is_ours(memory.pid(), tid) {
+            let_go(thread, registers);
+            return Ok(unfit.map_or(Tried::LetGo, |(unfit, lasts)| Tried::Unfit(unfit, lasts)));
         }
         memory.read(syscall, &mut [0]).map_err(|_| Trouble::Ended)?;
         let mut stopped =
@@ -284,18 +302,10 @@ impl Stopped {
         if planted(Bug::RegisterNotRestored) {
             registers.r12 = 0;
         }
-        let tid = self.thread.as_raw() as u32;
-        if !planted(Bug::CallNotMadeAgain)
-            && threads::is_ended_by_interruption(&registers, |fd| threads::is_socket(tid, fd))
-        {
-            // The kernel makes it again, unless a handler is run: then it has been interrupted.
-            registers.rax = RESTARTED_WITHOUT_HANDLER as u64;
-        }
-        let _ = ptrace::setregs(self.thread, registers);
         if !planted(Bug::MaskNotRestored) {
             let _ = self.write_mask(self.signal_mask);
         }
-        let _ = ptrace::detach(self.thread, None);
+        let_go(self.thread, registers);
     }
 }
 
@@ -313,12 +323,28 @@ impl Trouble {
             Trouble::Busy => Error::Busy(pid),
             Trouble::Suspended => Error::Suspended(pid),
             Trouble::Filtered => Error::Filtered(pid),
+            Trouble::Unfit(unfit) => Error::Unfit(pid, unfit),
             Trouble::Forbidden(errno) => threads::forbidden(pid, errno),
             // Nothing else is asked of it by that call than to make code executable that was written.
             Trouble::Call("mprotect", Errno::EACCES) => Error::NoCode(pid),
             Trouble::Call(call, errno) => Error::Call { pid, call, errno },
         }
     }
+}
+
+/// Lets a thread that is in the stop of our interruption go on with these registers. A system call that the interruption ended is made again.
+fn let_go(thread: Pid, mut registers: libc::user_regs_struct) {
+    let tid = thread.as_raw() as u32;
+    // Calls of 32-bit code have other numbers.
+    if registers.cs == CODE
+        && !planted(Bug::CallNotMadeAgain)
+        && threads::is_ended_by_interruption(&registers, |fd| threads::is_socket(tid, fd))
+    {
+        // The kernel makes it again, unless a handler is run: then it has been interrupted.
+        registers.rax = RESTARTED_WITHOUT_HANDLER as u64;
+    }
+    let _ = ptrace::setregs(thread, registers);
+    let _ = ptrace::detach(thread, None);
 }
 
 /// Whether the thread has its system calls made by a handler of its own (prctl(2), `PR_SET_SYSCALL_USER_DISPATCH`): ours would end there.
@@ -362,6 +388,8 @@ enum Tried {
     Seized,
     /// It is not traced, and may be tried again.
     LetGo,
+    /// It is not traced, and does what ours would not outlive; whether it is not to be tried again.
+    Unfit(Unfit, bool),
 }
 
 /// What came of waiting for a thread that was interrupted.

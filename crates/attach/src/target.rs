@@ -1,9 +1,8 @@
 //! The process that is to be attached to: whether it can be.
 
-use crate::memory::Memory;
+use crate::proc::{self, Map};
 use crate::rights::{helper, may_ask_for_forks};
 use crate::{threads, Error};
-use procfs::process::{MMapPath, Process};
 use std::fs;
 use std::time::Duration;
 
@@ -15,17 +14,37 @@ const KTHREADD: u32 = 2;
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
-pub struct Target(u32);
+pub struct Target {
+    pid: u32,
+    /// When it began, since the machine booted, if that is known: a later process of this number is another one.
+    began: Option<Duration>,
+}
 
 impl Target {
     /// The process of this number.
     pub fn new(pid: u32) -> Target {
-        Target(pid)
+        Target { pid, began: None }
+    }
+
+    /// The process of this number that began then, since the machine booted (field 22 of proc_pid_stat(5)).
+    pub fn of(pid: u32, began: Duration) -> Target {
+        Target { pid, began: Some(began) }
     }
 
     /// Its number.
     pub fn pid(&self) -> u32 {
-        self.0
+        self.pid
+    }
+
+    /// Whether it is still the process that was meant.
+    ///
+    /// # Errors
+    /// That one has ended.
+    pub fn check_same(&self) -> Result<(), Error> {
+        match self.began.is_none_or(|began| threads::began(self.pid) == Some(began)) {
+            true => Ok(()),
+            false => Err(Error::Ended(self.pid)),
+        }
     }
 
     /// Whether it can be attached to, as far as that can be seen from outside.
@@ -33,26 +52,18 @@ impl Target {
     /// # Errors
     /// What is in the way.
     pub fn check(&self) -> Result<(), Error> {
-        let pid = self.0;
+        let pid = self.pid;
         self.check_runs()?;
         if threads::are_filtered(pid) {
             return Err(Error::Filtered(pid));
         }
         // Some files tell even who may not look; an own process that has changed its rights is another's to the kernel.
-        let maps = match fs::File::open(format!("/proc/{pid}/maps")) {
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Vec::new(),
-            _ => Memory::maps_of(pid)?,
-        };
+        let maps = proc::maps(pid, pid)?;
         if maps.is_empty() {
             // Its memory may not be looked at: a process that may be has some.
             return Err(threads::forbidden(pid, nix::errno::Errno::EPERM));
         }
-        let named = |path: &MMapPath| match path {
-            MMapPath::Path(path) => path.ends_with("libmemfold.so"),
-            MMapPath::Other(name) => name.contains("memfold"),
-            _ => false,
-        };
-        if maps.iter().any(|map| named(&map.pathname)) {
+        if maps.iter().any(Map::is_memfolds) || threads::are_memfolds(pid) {
             return Err(Error::Folded(pid));
         }
         self.check_machine()?;
@@ -72,12 +83,13 @@ impl Target {
     /// # Errors
     /// What it is instead.
     pub fn check_runs(&self) -> Result<(), Error> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0));
-        self.check_status(&status.map_err(|_| Error::NoProcess(self.0))?)
+        self.check_same()?;
+        let status = proc::text(&format!("/proc/{}/status", self.pid));
+        self.check_status(&status.map_err(|_| Error::NoProcess(self.pid))?)
     }
 
     fn check_status(&self, status: &str) -> Result<(), Error> {
-        let pid = self.0;
+        let pid = self.pid;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.map(str::trim).unwrap_or_default()
@@ -104,22 +116,23 @@ impl Target {
     fn check_machine(&self) -> Result<(), Error> {
         use std::io::Read;
         let mut header = [0; 20];
-        let mut file = fs::File::open(format!("/proc/{}/exe", self.0)).map_err(|_| Error::Ended(self.0))?;
-        file.read_exact(&mut header).map_err(|_| Error::Ended(self.0))?;
+        let file = fs::File::open(format!("/proc/{}/exe", self.pid));
+        let read = file.and_then(|mut file| file.read_exact(&mut header));
+        read.map_err(|error| proc::why_not(self.pid, &error))?;
         let (class, machine) = (header[4], u16::from_le_bytes([header[18], header[19]]));
         match (class, machine) {
             (2, object::elf::EM_X86_64) => Ok(()),
-            (1, _) => Err(Error::OtherMachine(self.0, "32 bit".into())),
-            (_, other) => Err(Error::OtherMachine(self.0, format!("ELF machine {other}"))),
+            (1, _) => Err(Error::OtherMachine(self.pid, "32 bit".into())),
+            (_, other) => Err(Error::OtherMachine(self.pid, format!("ELF machine {other}"))),
         }
     }
 
     fn check_descriptors(&self) -> Result<(), Error> {
-        let list = fs::read_dir(format!("/proc/{}/fd", self.0));
-        let list = list.map_err(|_| threads::forbidden(self.0, nix::errno::Errno::EACCES))?;
+        let list = fs::read_dir(format!("/proc/{}/fd", self.pid));
+        let list = list.map_err(|error| proc::why_not(self.pid, &error))?;
         let links = list.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
         match links.into_iter().any(|link| link.as_os_str() == memfold_sys::uffd::LINK) {
-            true => Err(Error::OwnUserfaultfd(self.0)),
+            true => Err(Error::OwnUserfaultfd(self.pid)),
             false => Ok(()),
         }
     }
@@ -133,21 +146,17 @@ impl Target {
             Ok(sharer.is_none())
         })?;
         match sharer {
-            Some(other) if !alone => Err(Error::Shared(self.0, other)),
+            Some(other) if !alone => Err(Error::Shared(self.pid, other)),
             _ => Ok(()),
         }
     }
 
     fn sharer(&self) -> Result<Option<u32>, Error> {
-        let Ok(list) = procfs::process::all_processes() else { return Ok(None) };
-        let own = Process::new(self.0 as i32)
-            .and_then(|process| process.stat())
-            .map_err(|_| Error::Ended(self.0))?;
-        let others = list.flatten().filter(|process| process.pid != self.0 as i32);
+        let own = threads::memory_size(self.pid).ok_or(Error::Ended(self.pid))?;
+        let others = proc::numbers("/proc").into_iter().filter(|&other| other != self.pid);
         // What has the same memory has the same size of it, and only then is the kernel asked.
-        let same_size = others
-            .filter(|process| process.stat().is_ok_and(|stat| stat.vsize == own.vsize && stat.vsize != 0));
-        Ok(same_size.map(|process| process.pid as u32).find(|&other| shares_memory(self.0, other)))
+        let mut same_size = others.filter(|&other| own != 0 && threads::memory_size(other) == Some(own));
+        Ok(same_size.find(|&other| shares_memory(self.pid, other)))
     }
 }
 
@@ -164,6 +173,16 @@ mod tests {
 
     fn said(status: &str) -> String {
         Target::new(4194305).check_status(status).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_process_that_began_at_another_time_is_not_the_one_that_was_meant() {
+        let pid = std::process::id();
+        let began = threads::began(pid).unwrap();
+        assert!(Target::of(pid, began).check_same().is_ok() && Target::new(pid).check_same().is_ok());
+        let earlier = Target::of(pid, began - Duration::from_millis(10));
+        assert!(matches!(earlier.check_runs(), Err(Error::Ended(_))));
+        assert!(matches!(crate::memory_of(&earlier), Err(Error::Ended(_))));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The threads of a process: which of them to stop, and what an interruption does to the system call that one is in.
 
-use crate::error::{Error, Trouble};
+use crate::error::{Error, Trouble, Unfit};
+use crate::proc;
 use memfold_sys::thread::agent_name;
 use nix::errno::Errno;
 use std::fs;
+use std::time::Duration;
 
 /// A thread that may be stopped.
 #[derive(Clone, Copy, Debug)]
@@ -91,13 +93,32 @@ pub fn candidates(pid: u32) -> Result<Vec<Candidate>, Trouble> {
 }
 
 fn all(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+    proc::numbers(&format!("/proc/{pid}/task"))
 }
 
 /// `PF_IO_WORKER`, `PF_USER_WORKER` and `PF_KTHREAD` of include/linux/sched.h: threads that the kernel has in a process, as io_uring's, which never execute the
 /// program.
 const OF_KERNEL: u32 = 0x10 | 0x4000 | 0x20_0000;
+
+/// Of what follows a thread's name: whether it is the kernel's.
+fn is_of_kernel(rest: &str) -> Option<bool> {
+    Some(rest.split(' ').nth(6)?.parse::<u32>().ok()? & OF_KERNEL != 0)
+}
+
+/// The threads that execute the program: those that have not ended and are neither the agent's nor the kernel's.
+pub fn of_program(pid: u32) -> Vec<u32> {
+    let executes = |tid: &u32| {
+        stat(pid, *tid).is_some_and(|(name, rest)| {
+            !rest.starts_with('Z') && !agent_name::is(&name) && is_of_kernel(&rest) == Some(false)
+        })
+    };
+    all(pid).into_iter().filter(executes).collect()
+}
+
+/// Whether it has a thread of memfold's.
+pub fn are_memfolds(pid: u32) -> bool {
+    all(pid).into_iter().any(|tid| stat(pid, tid).is_some_and(|(name, _)| agent_name::is(&name)))
+}
 
 /// A thread of the process that has not ended and is not the agent's: the first one, if it is such.
 pub fn living(pid: u32) -> Option<u32> {
@@ -111,16 +132,29 @@ fn state(pid: u32, tid: u32) -> Option<char> {
     stat(pid, tid)?.1.chars().next()
 }
 
+/// When a process began, since the machine booted.
+pub fn began(pid: u32) -> Option<Duration> {
+    // Field 22, of which the third comes first: ticks of 1/100 s.
+    let ticks: u64 = stat(pid, pid)?.1.split(' ').nth(19)?.parse().ok()?;
+    Some(Duration::from_millis(ticks * 10))
+}
+
+/// How large a process's address space is, bytes.
+pub fn memory_size(pid: u32) -> Option<u64> {
+    // Field 23, of which the third comes first.
+    stat(pid, pid)?.1.split(' ').nth(20)?.parse().ok()
+}
+
 /// The name of a thread, and what follows it.
 fn stat(pid: u32, tid: u32) -> Option<(String, String)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let stat = proc::text(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let (before, rest) = stat.rsplit_once(") ")?;
     Some((before.split_once('(')?.1.to_owned(), rest.to_owned()))
 }
 
 /// Whether nobody traces the thread but this process, if anybody does, and no filter of system calls is in force for it.
 pub fn is_ours(pid: u32, tid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let status = proc::text(&format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
     let tracer = field("TracerPid:").and_then(|tracer| tracer.parse().ok()).unwrap_or(0);
     [0, std::process::id()].contains(&tracer) && !is_filtered(&status)
@@ -132,17 +166,17 @@ fn is_filtered(status: &str) -> bool {
 
 /// Whether a filter of system calls is in force for all threads.
 pub fn are_filtered(pid: u32) -> bool {
-    let status = |tid| fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let status = |tid| proc::text(&format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
     let tids = all(pid);
     !tids.is_empty() && tids.into_iter().all(|tid| is_filtered(&status(tid)))
 }
 
-/// Why no thread could be stopped.
-pub fn what_keeps_all(pid: u32) -> Trouble {
+/// Why no thread could be stopped; `unfit` is what one did that was.
+pub fn what_keeps_all(pid: u32, unfit: Option<Unfit>) -> Trouble {
     match all(pid).into_iter().all(|tid| matches!(state(pid, tid), Some('T' | 't' | 'Z') | None)) {
         true => Trouble::Suspended,
         false if are_filtered(pid) => Trouble::Filtered,
-        false => Trouble::Busy,
+        false => unfit.map_or(Trouble::Busy, Trouble::Unfit),
     }
 }
 
@@ -154,8 +188,7 @@ pub fn may_be_stopped(pid: u32, tid: u32) -> bool {
 /// What stopping the thread costs it; `None` where it cannot be stopped, or is the agent's.
 fn rank(pid: u32, tid: u32) -> Option<u32> {
     let (name, rest) = stat(pid, tid)?;
-    let is_of_kernel = rest.split(' ').nth(6)?.parse::<u32>().ok()? & OF_KERNEL != 0;
-    if is_of_kernel || agent_name::is(&name) || !is_ours(pid, tid) {
+    if is_of_kernel(&rest)? || agent_name::is(&name) || !is_ours(pid, tid) {
         return None;
     }
     match rest.chars().next()? {

@@ -11,6 +11,8 @@
  *   moments direction   it has the direction of moves downwards (DF) nearly all the time
  *   moments alignment   it has accesses that are not aligned trap (AC) nearly all the time
  *   moments narrow      it executes code of 32 bits nearly all the time
+ *   moments dispatch    it waits in epoll_wait, with a handler of its own for system calls (PR_SET_SYSCALL_USER_DISPATCH), which lets all through until the end
+ *   moments nice        its idlest thread gives way to all others (nice 19), and is confined to one CPU
  *   moments beside      it maps a page below each mapping of its process when it is told anything, and keeps it from children as the agent does its own
  *   moments confides    it has secrets that no core dump has: four words in each page, of which each follows from the one before
  *   moments tells       the same, which core dumps have
@@ -27,6 +29,7 @@
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,6 +39,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/rseq.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -217,18 +221,22 @@ static void *confined(void *argument) {
     return NULL;
 }
 
-static void sandbox(void) {
-    volatile int begun = 0;
-    pthread_t thread;
-    pthread_create(&thread, NULL, confined, (void *)&begun);
-    while (!begun) usleep(1000);
-    /* Of all calls the one that is interrupted last. */
+/* Waits for lines by the call that an interruption ends without a signal, and that is interrupted last of all. */
+static void wait_by_epoll(void) {
     struct epoll_event event = {.events = EPOLLIN};
     int epoll = epoll_create1(0);
     epoll_ctl(epoll, EPOLL_CTL_ADD, 0, &event);
     do {
         if (epoll_wait(epoll, &event, 1, -1) != 1) fail("epoll_wait", errno);
     } while (take());
+}
+
+static void sandbox(void) {
+    volatile int begun = 0;
+    pthread_t thread;
+    pthread_create(&thread, NULL, confined, (void *)&begun);
+    while (!begun) usleep(1000);
+    wait_by_epoll();
 }
 
 static void *looks(void *argument) {
@@ -298,6 +306,45 @@ static void narrow(void) {
         unsigned long left = SPINS;
         __asm__ volatile("1: dec %0\n jnz 1b" : "+r"(left) : : "cc");
     } while (!comes(0) || take());
+}
+
+static void *gives_way(void *argument) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    if (sched_setaffinity(0, sizeof one, &one)) fail("sched_setaffinity", errno);
+    if (setpriority(PRIO_PROCESS, gettid(), 19)) fail("setpriority", errno);
+    *(volatile int *)argument = 1;
+    for (;;) pause();
+    return NULL;
+}
+
+static void be_nice(void) {
+    volatile int begun = 0;
+    pthread_t thread;
+    pthread_create(&thread, NULL, gives_way, (void *)&begun);
+    while (!begun) usleep(1000);
+    wait_by_epoll();
+}
+
+/* Whether system calls go to the handler. */
+static volatile char to_handler;
+static volatile int handled;
+
+static void handle_call(int signal) {
+    (void)signal;
+    to_handler = 0;
+    handled = 1;
+}
+
+static void dispatch(void) {
+    signal(SIGSYS, handle_call);
+    /* PR_SET_SYSCALL_USER_DISPATCH and PR_SYS_DISPATCH_ON of linux/prctl.h, Linux 5.11. */
+    if (prctl(59, 1, 0, 0, &to_handler)) fail("prctl", errno);
+    wait_by_epoll();
+    to_handler = 1;
+    syscall(SYS_getppid);
+    if (!handled) fail("a call that was to go to the handler", 0);
 }
 
 static void *goes_on(void *argument) {
@@ -371,6 +418,8 @@ int main(int count, char **arguments) {
     else if (!strcmp(moment, "direction")) direction();
     else if (!strcmp(moment, "alignment")) alignment();
     else if (!strcmp(moment, "narrow")) narrow();
+    else if (!strcmp(moment, "dispatch")) dispatch();
+    else if (!strcmp(moment, "nice")) be_nice();
     else if (!strcmp(moment, "beside")) beside();
     else if (!strcmp(moment, "confides")) confide(MADV_DONTDUMP);
     else if (!strcmp(moment, "tells")) confide(MADV_DODUMP);

@@ -158,7 +158,9 @@ impl Subject {
     /// What can be seen of it.
     pub fn traces(&self) -> Traces {
         let proc = PathBuf::from(format!("/proc/{}", self.pid()));
-        let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+        // A name may be of any bytes.
+        let read =
+            |path| String::from_utf8_lossy(&fs::read::<PathBuf>(path).unwrap_or_default()).into_owned();
         let threads = fs::read_dir(proc.join("task")).into_iter().flatten().flatten();
         let agents = threads.filter(|task| agent_name::is(read(task.path().join("comm")).trim_end())).count();
         let files = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();

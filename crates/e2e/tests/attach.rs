@@ -8,7 +8,10 @@ use memfold_e2e::agent::{
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
-use memfold_e2e::{scratch, wait_until, LIMIT};
+use memfold_e2e::{preload_library, scratch, wait_until, LIMIT};
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -41,6 +44,76 @@ fn a_program_may_be_called_like_memfolds_own() {
         std::fs::rename(file, &named).unwrap();
         endures(start(&named, &["2", "16"]), 2);
     }
+}
+
+#[test]
+fn a_program_whose_name_is_no_utf8_endures_it() {
+    if may_attach() {
+        let (dir, file) = compile("attached.c", &[]);
+        let named = dir.path().join(OsStr::from_bytes(b"caf\xe9"));
+        std::fs::rename(file, &named).unwrap();
+        endures(start(&named, &["2", "16"]), 2);
+    }
+}
+
+#[test]
+fn a_program_whose_library_was_replaced_is_folded_already() {
+    if !may_attach() {
+        return;
+    }
+    let (dir, file) = compile("attached.c", &[]);
+    let (library, newer) = (dir.path().join("libmemfold.so"), dir.path().join("newer"));
+    std::fs::copy(preload_library(), &library).unwrap();
+    let subject = Subject::start(Command::new(file).args(["2", "16"]).env("LD_PRELOAD", &library));
+    std::fs::copy(&library, &newer).unwrap();
+    std::fs::rename(newer, library).unwrap();
+    let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("is folded already"), "{said}");
+    assert_eq!(subject.traces().regions, 0);
+    assert_eq!(subject.finish().0, Some(7));
+}
+
+/// A `/proc` in a directory, until this is dropped.
+struct Proc(CString);
+
+impl Proc {
+    fn mount(dir: &Path) -> Proc {
+        std::fs::create_dir(dir).unwrap();
+        let path = CString::new(dir.as_os_str().as_bytes()).unwrap();
+        // SAFETY: three texts.
+        let done =
+            unsafe { libc::mount(c"proc".as_ptr(), path.as_ptr(), c"proc".as_ptr(), 0, std::ptr::null()) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+        Proc(path)
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        // SAFETY: a text.
+        unsafe { libc::umount2(self.0.as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[test]
+fn a_program_below_a_root_of_its_own_has_its_control_page_there() {
+    if !may_attach() {
+        return;
+    }
+    let (dir, _) = compile("attached.c", &["-static"]);
+    std::fs::create_dir(dir.path().join("tmp")).unwrap();
+    std::fs::set_permissions(dir.path().join("tmp"), PermissionsExt::from_mode(0o1777)).unwrap();
+    let _proc = Proc::mount(&dir.path().join("proc"));
+    let mut chroot = Command::new(program("chroot", "coreutils"));
+    let subject = Subject::start(chroot.arg(dir.path()).args(["/subject", "2", "16"]));
+    subject.attach();
+    wait_until(LIMIT, "something is folded", || subject.folded() > 0);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", subject.pid())).unwrap();
+    let page = maps.lines().find(|line| line.contains("/memfold-")).expect("a control page");
+    assert!(page.contains(dir.path().to_str().unwrap()), "{page}");
+    subject.detach();
+    assert_eq!(subject.finish().0, Some(7));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use memfold_e2e::agent::{compile, may_attach, memfold_with_agent, rounds, Subject, HARSH};
 use memfold_e2e::{scratch, wait_until, LIMIT};
+use memfold_sys::thread::agent_name;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -74,6 +75,52 @@ fn a_program_that_moves_downwards_or_traps_what_is_not_aligned_goes_on() {
 #[test]
 fn a_thread_in_code_of_32_bits_is_not_borrowed_there() {
     endures("narrow");
+}
+
+#[test]
+fn a_thread_whose_calls_go_to_a_handler_is_refused_with_the_reason_and_goes_on_as_before() {
+    if !may_attach() {
+        return;
+    }
+    let (_dir, file) = compile("moments.c", &[]);
+    let mut subject = Subject::start(Command::new(file).arg("dispatch"));
+    subject.tell("does it wait");
+    is_refused(&subject, "PR_SET_SYSCALL_USER_DISPATCH");
+    subject.tell("does it wait still");
+    is_fine(subject);
+}
+
+/// The nice value of a thread, and the CPUs that it may run on.
+fn scheduled(task: &Path) -> (i32, String) {
+    let read = |file: &str| std::fs::read_to_string(task.join(file)).unwrap();
+    let (stat, status) = (read("stat"), read("status"));
+    // Field 19 of proc_pid_stat(5), of which the third comes first after the name.
+    let nice = stat.rsplit(") ").next().unwrap().split(' ').nth(16).unwrap().parse().unwrap();
+    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    (nice, cpus.trim().to_owned())
+}
+
+#[test]
+fn the_agent_does_not_give_way_as_the_thread_does_that_was_borrowed() {
+    if !may_attach() {
+        return;
+    }
+    let (_dir, file) = compile("moments.c", &[]);
+    let mut subject = Subject::start(Command::new(file).arg("nice"));
+    subject.tell("has it begun");
+    subject.attach();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", subject.pid())).unwrap().flatten();
+    let tasks: Vec<_> = tasks.map(|task| task.path()).collect();
+    let name = |task: &Path| std::fs::read_to_string(task.join("comm")).unwrap().trim_end().to_owned();
+    let agents: Vec<_> = tasks.iter().filter(|task| agent_name::is(&name(task))).collect();
+    assert!(agents.len() >= 3, "{agents:?}");
+    let first = scheduled(&Path::new("/proc").join(format!("{0}/task/{0}", subject.pid())));
+    let (nice, cpus): (Vec<_>, Vec<_>) = agents.iter().map(|task| scheduled(task)).unzip();
+    assert!(nice.iter().all(|nice| *nice <= first.0), "{nice:?}, and the first thread {}", first.0);
+    // One of them may follow the program from CPU to CPU.
+    assert!(cpus.contains(&first.1), "{cpus:?}, and the first thread {}", first.1);
+    subject.detach();
+    is_fine(subject);
 }
 
 /// What the kernel makes one mapping of with the agent's memory does not hide that: a second agent would take the first one for the program.

@@ -149,7 +149,7 @@ fn a_program_that_may_make_no_memory_executable_is_refused_and_left_as_it_was() 
     let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     let line = format!(
-        "memfold: process {} may make no memory executable (prctl(2), PR_SET_MDWE; `MemoryDenyWriteExecute` of systemd): start it with `memfold run`\n",
+        "memfold: process {} may make no memory executable that it has written (PR_SET_MDWE of prctl(2), as `MemoryDenyWriteExecute` of systemd has it, or `execmem` of SELinux): start it with `memfold run`\n",
         subject.pid()
     );
     assert_eq!((refused.status.code(), said), (Some(1), line));
@@ -361,7 +361,7 @@ fn another_ordinary_user_does_nothing_to_a_program_and_nothing_by_its_agent() {
     };
     let number = pid.to_string();
     let refused = |runtime: &Path| {
-        let untraced = |errno: &str| {
+        let untraced = {
             let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
             let remedy = match scope.trim() {
                 "" | "0" => {
@@ -370,7 +370,7 @@ fn another_ordinary_user_does_nothing_to_a_program_and_nothing_by_its_agent() {
                 "1" => "kernel.yama.ptrace_scope is 1: attach as root, or set it to 0".into(),
                 scope => format!("kernel.yama.ptrace_scope is {scope}: attach as root"),
             };
-            format!("memfold: process {pid} may not be traced by this user ({errno}): {remedy}\n")
+            format!("memfold: process {pid} may not be traced by this user (Permission denied): {remedy}\n")
         };
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
         let unseen = format!(
@@ -378,10 +378,10 @@ fn another_ordinary_user_does_nothing_to_a_program_and_nothing_by_its_agent() {
             name.trim_end()
         );
         for (words, says) in [
-            (["attach", &number].as_slice(), untraced("Operation not permitted")),
-            (&["attach", "--dry-run", &number], untraced("Operation not permitted")),
-            (&["attach", "--tier", "disk=/var/tmp", &number], untraced("Operation not permitted")),
-            (&["detach", &number], untraced("Permission denied")),
+            (["attach", &number].as_slice(), untraced.clone()),
+            (&["attach", "--dry-run", &number], untraced.clone()),
+            (&["attach", "--tier", "disk=/var/tmp", &number], untraced.clone()),
+            (&["detach", &number], untraced),
             (&["ctl", &number, "evict"], unseen.clone()),
             (&["ctl", &number, "restore"], unseen.clone()),
             (&["ctl", &number, "pause"], unseen.clone()),

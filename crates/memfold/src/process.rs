@@ -37,7 +37,7 @@ impl Stat {
 
 /// Reads `/proc/PID/stat`; `None` if there is no such process.
 pub fn stat(pid: u32) -> Option<Stat> {
-    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let line = text(&format!("/proc/{pid}/stat"))?;
     let fields: Vec<&str> = behind_name(&line)?.collect();
     let state = fields.first()?.chars().next()?;
     /// `PF_KTHREAD` of include/linux/sched.h.
@@ -128,8 +128,7 @@ pub fn has_mapped(pid: u32, file: &str) -> bool {
 
 /// The files that the program has mapped, removed ones by the path that they had; none where that may not be read.
 pub fn mapped(pid: u32) -> Vec<PathBuf> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let maps = String::from_utf8_lossy(&maps);
+    let maps = text(&format!("/proc/{pid}/maps")).unwrap_or_default();
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
     let mut paths: Vec<_> =
         paths.map(|path| PathBuf::from(path.strip_suffix(" (deleted)").unwrap_or(path))).collect();
@@ -178,13 +177,17 @@ fn nested(pid: u32) -> Option<((u64, u32), u32)> {
 
 /// The name of the program, as `ps` shows it; empty if there is no such process.
 pub fn name(pid: u32) -> String {
-    memfold_inspect::plain(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end())
+    memfold_inspect::plain(text(&format!("/proc/{pid}/comm")).unwrap_or_default().trim_end())
+}
+
+/// The text of a file of `/proc`. A process and its files may be called anything: what is no UTF-8 in a name is replaced, and hides nothing beside it.
+pub fn text(path: &str) -> Option<String> {
+    fs::read(path).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The value of a line `KEY: value` of a file such as `/proc/PID/status`.
 pub fn field(path: &str, key: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    text.lines().find_map(|l| Some(l.strip_prefix(key)?.strip_prefix(':')?.trim().to_owned()))
+    text(path)?.lines().find_map(|l| Some(l.strip_prefix(key)?.strip_prefix(':')?.trim().to_owned()))
 }
 
 /// A field of a `/proc` file that is given in kB, in bytes.

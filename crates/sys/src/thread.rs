@@ -304,10 +304,11 @@ impl CpuSet {
 
     /// The CPUs that the calling thread may run on.
     pub fn of_current_thread() -> Result<CpuSet> {
-        CpuSet::of(0)
+        CpuSet::of_thread(0)
     }
 
-    fn of(tid: u32) -> Result<CpuSet> {
+    /// Those that a thread may run on, by the kernel's number; 0 for the calling one.
+    fn of_thread(tid: u32) -> Result<CpuSet> {
         let mut set = CpuSet([0; MAX_CPUS / 64]);
         // SAFETY: the set is valid for its size.
         unsafe {
@@ -318,7 +319,7 @@ impl CpuSet {
 
     /// The CPUs that the process's first thread may run on.
     pub fn of_process() -> Result<CpuSet> {
-        CpuSet::of(current_pid())
+        CpuSet::of_thread(current_pid())
     }
 
     /// How many CPUs are in the set.
@@ -380,6 +381,22 @@ pub fn set_scheduling(scheduling: Scheduling) -> Result<()> {
         unsafe { syscall!(setpriority, libc::PRIO_PROCESS, 0, 0) }?;
     }
     Ok(())
+}
+
+/// Gives the calling thread the CPUs and the nice value of its process's first thread, in the ordinary class, as far as that is permitted: who made it
+/// may be confined to one CPU, or give way to all others.
+pub fn be_scheduled_as_first() {
+    let first = current_pid();
+    let ordinary = 0i32;
+    let _ = CpuSet::of_thread(first).and_then(|set| set.apply());
+    // SAFETY: the priority is the whole of `struct sched_param`; the rest are numbers.
+    unsafe {
+        let _ = syscall!(sched_setscheduler, 0, libc::SCHED_OTHER, &ordinary as *const i32 as usize);
+        // The kernel tells 20 less the value, which it takes as it is (getpriority(2)).
+        if let Ok(told) = syscall!(getpriority, libc::PRIO_PROCESS, first) {
+            let _ = syscall!(setpriority, libc::PRIO_PROCESS, 0, 20 - told as isize);
+        }
+    }
 }
 
 /// What agent threads are called.
@@ -535,6 +552,29 @@ mod tests {
             // SAFETY: asks only.
             assert!(unsafe { syscall!(tgkill, current_pid(), tid, 0) }.is_err());
         }
+    }
+
+    #[test]
+    fn a_thread_that_was_made_by_a_confined_one_is_scheduled_as_the_first_of_its_process() {
+        std::thread::spawn(confine_and_be_ordinary).join().unwrap();
+    }
+
+    fn confine_and_be_ordinary() {
+        let cpus = |tid| CpuSet::of_thread(tid).map_or(0, |set| set.len());
+        // SAFETY: numbers, and one that lives.
+        let nice = |tid: u32| unsafe { syscall!(getpriority, libc::PRIO_PROCESS, tid) }.unwrap_or(0);
+        // SAFETY: as above.
+        unsafe {
+            let _ = syscall!(setpriority, libc::PRIO_PROCESS, 0, 19);
+            let _ = CpuSet::only(current_cpu().unwrap_or(0)).apply();
+        }
+        assert_eq!((nice(0), cpus(0)), (1, 1));
+        be_scheduled_as_first();
+        let first = current_pid();
+        assert_eq!(cpus(0), cpus(first));
+        // Who may not rise stays below.
+        let may_rise = effective_user() == 0;
+        assert!(nice(0) == nice(first) || !may_rise && nice(0) == 1);
     }
 
     #[test]

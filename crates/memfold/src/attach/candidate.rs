@@ -1,15 +1,19 @@
 //! What is known of a process before anything is done to it: what rules and patterns go by.
 
 use crate::{config::decide, process};
+use memfold_attach::Target;
 use nix::unistd::{Uid, User};
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A program that runs.
 #[derive(Clone, Debug, Default)]
 pub struct Candidate {
     /// The process.
     pub pid: u32,
+    /// When it began, since the machine booted.
+    pub began: Duration,
     /// Its name, as `ps` shows it.
     pub name: String,
     /// Its file, where that may be known.
@@ -37,6 +41,7 @@ impl Candidate {
             User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or(uid.to_string(), |user| user.name);
         Some(Candidate {
             pid,
+            began: stat.started,
             name: process::name(pid),
             file: process::executable(pid),
             command: words.join(" ").trim_end().to_owned(),
@@ -47,14 +52,22 @@ impl Candidate {
         })
     }
 
+    /// It, and no later process of its number.
+    pub fn target(&self) -> Target {
+        Target::of(self.pid, self.began)
+    }
+
     /// Whether it is of a user, by name or number.
     pub fn is_of(&self, user: &str) -> bool {
         self.user == user || self.uid.to_string() == user
     }
 
-    /// The units of systemd that it is in, as its control group names them.
+    /// The units of the system's manager that it is in, as its control group names them: slices, and the first other one in them. What lies below that
+    /// is called as its user pleases.
     pub fn units(&self) -> impl Iterator<Item = &str> {
-        self.cgroup.split('/').filter(|name| name.contains('.'))
+        let mut is_below = false;
+        let of_system = move |name: &&str| !std::mem::replace(&mut is_below, !name.ends_with(".slice"));
+        self.cgroup.split('/').skip(1).take_while(of_system).filter(|name| name.contains('.'))
     }
 }
 
@@ -77,6 +90,7 @@ mod tests {
     #[test]
     fn a_process_is_looked_at_and_is_not_among_those_that_are_meant() {
         let own = Candidate::look(std::process::id()).unwrap();
+        assert!(own.target().check_same().is_ok());
         assert!(own.resident > 0 && !own.name.is_empty() && !own.command.is_empty());
         assert!(own.is_of(&nix::unistd::geteuid().to_string()) && !own.is_of("no-such-user"));
         assert!(!pids().contains(&own.pid) && !pids().contains(&1));
@@ -84,12 +98,17 @@ mod tests {
     }
 
     #[test]
-    fn units_are_found_at_any_level_of_the_group() {
+    fn units_are_those_of_the_systems_manager() {
         let of = |cgroup: &str| {
             let candidate = Candidate { cgroup: cgroup.into(), ..Candidate::default() };
             candidate.units().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(of("/system.slice/nginx.service"), ["system.slice", "nginx.service"]);
-        assert!(of("/").is_empty() && of("").is_empty());
+        let database = "/system.slice/system-postgresql.slice/postgresql@15-main.service";
+        assert_eq!(of(database), ["system.slice", "system-postgresql.slice", "postgresql@15-main.service"]);
+        let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/postgresql-x.service";
+        assert_eq!(of(own), ["user.slice", "user-1000.slice", "user@1000.service"]);
+        assert_eq!(of("/system.slice/a.scope/system.slice/nginx.service"), ["system.slice", "a.scope"]);
+        assert!(of("/").is_empty() && of("").is_empty() && of("/docker/nginx.service").is_empty());
     }
 }

@@ -25,10 +25,10 @@ pub struct Folded {
 ///
 /// # Errors
 /// The process refuses, or the agent does, or there is no place for the control page among this user's own.
-pub fn fold(pid: u32, image: &Image, choices: &[(String, String)]) -> anyhow::Result<Folded> {
-    let place = Place::of(pid)?;
+pub fn fold(target: &Target, image: &Image, choices: &[(String, String)]) -> anyhow::Result<Folded> {
+    let place = Place::of(target.pid())?;
     let mut choices = choices.to_vec();
     choices.extend(place.path()?.map(|path| (pages::VARIABLE.into(), path.into())));
-    let stop = memfold_attach::attach(&Target::new(pid), image, &choices)?;
+    let stop = memfold_attach::attach(target, image, &choices)?;
     Ok(Folded { stop, unseen: place.unseen() })
 }

@@ -2,7 +2,7 @@
 
 use super::folding::{fold, Attaching, Folded};
 use crate::text;
-use memfold_attach::Error;
+use memfold_attach::{Error, Target};
 use serde::Serialize;
 use std::fmt;
 
@@ -52,17 +52,18 @@ impl Outcome {
     }
 
     /// Attaches to a process, or looks whether it could be done.
-    pub fn of(pid: u32, name: &str, attaching: &Attaching<'_>) -> Outcome {
+    pub fn of(target: &Target, name: &str, attaching: &Attaching<'_>) -> Outcome {
+        let pid = target.pid();
         let refused = |error: &Error| match error {
             Error::Folded(_) => Kind::Folded,
             Error::Ended(_) | Error::Zombie(_) | Error::NoProcess(_) => Kind::Ended,
             _ => Kind::Refused,
         };
-        if let Err(error) = memfold_attach::Target::new(pid).check() {
+        if let Err(error) = target.check() {
             return Outcome::new(pid, name, refused(&error), Some(error.to_string()));
         }
         let Some(image) = attaching.image else { return Outcome::new(pid, name, Kind::Possible, None) };
-        match fold(pid, image, attaching.choices) {
+        match fold(target, image, attaching.choices) {
             Ok(Folded { stop, unseen }) => {
                 let stopped_ns = Some(stop.0.as_nanos() as u64);
                 let reason = unseen.map(|why| format!("it is seen and steered by nobody: {why}"));

@@ -2,8 +2,8 @@
 //!
 //! The first rule that a program meets decides. A rule without options attaches with those of the command line.
 //!
-//! Invariants: a file with anything that cannot be read is refused as a whole, with the line and column of each; one that another user could write is not
-//! read.
+//! Invariants: a file with anything that cannot be read is refused as a whole, with the line and column of each; one that another user could write, by its
+//! group too, is not read.
 
 use super::candidate::Candidate;
 use crate::config::decide;
@@ -36,7 +36,7 @@ pub struct Rule {
     user: Option<String>,
     /// Its control group.
     cgroup: Option<Pattern>,
-    /// A unit of systemd that it is in.
+    /// A unit of the system's manager that it is in.
     unit: Option<Pattern>,
     /// The least that it has resident, bytes.
     min: u64,
@@ -53,7 +53,7 @@ impl Rules {
     /// It is missing, not to be trusted or broken; the message has a line for each fault. Exit code 2.
     pub fn read(path: &Path) -> anyhow::Result<Rules> {
         let said = |why: &str| exit::usage(format!("{}: {why}", path.display()));
-        let text = decide::read(path).map_err(|why| said(&format!("not read: {why}")))?;
+        let text = decide::read_closed(path).map_err(|why| said(&format!("not read: {why}")))?;
         let text = text.ok_or_else(|| said("there is no such file"))?;
         Rules::parse(path.to_owned(), &text).map_err(|faults| exit::usage(faults.join("\n")))
     }

@@ -120,7 +120,7 @@ impl Watch {
     fn attach(&self, candidate: &Candidate, said: Option<String>, say: fn(&str)) -> (bool, Option<String>) {
         let Some(rule) = self.rules.decide(candidate) else { return (false, said) };
         let attaching = Attaching { image: Some(&self.image), choices: &rule.choices(&self.usual) };
-        let outcome = Outcome::of(candidate.pid, &candidate.name, &attaching);
+        let outcome = Outcome::of(&candidate.target(), &candidate.name, &attaching);
         let is_settled = matches!(outcome.result, Kind::Attached | Kind::Folded | Kind::Failed);
         let is_new = outcome.reason != said;
         if matches!(outcome.result, Kind::Attached | Kind::Failed)

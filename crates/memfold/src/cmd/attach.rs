@@ -98,7 +98,7 @@ pub struct Args {
 
 /// A process that is meant.
 struct Meant {
-    pid: u32,
+    process: memfold_attach::Target,
     name: String,
     /// What is to be done to it: what the agent is told, or why nothing is.
     to_do: Result<Vec<(String, String)>, String>,
@@ -119,10 +119,10 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     speak_of_seal(&args, &meant)?;
     let image = if args.dry_run { None } else { Some(agent::find()?) };
     let mut outcomes = Vec::new();
-    for Meant { pid, name, to_do } in meant {
+    for Meant { process, name, to_do } in meant {
         let outcome = match &to_do {
-            Err(why) => Outcome::excluded(pid, &name, why),
-            Ok(choices) => Outcome::of(pid, &name, &Attaching { image: image.as_ref(), choices }),
+            Err(why) => Outcome::excluded(process.pid(), &name, why),
+            Ok(choices) => Outcome::of(&process, &name, &Attaching { image: image.as_ref(), choices }),
         };
         show(&args, &outcome)?;
         outcomes.push(outcome);
@@ -187,7 +187,11 @@ fn all_meant(args: &Args) -> anyhow::Result<Vec<Meant>> {
     if let Some(target) = &args.target {
         let pids = meant(target, args.all)?.into_iter();
         return Ok(pids
-            .map(|pid| Meant { pid, name: process::name(pid), to_do: Ok(choices.clone()) })
+            .map(|pid| Meant {
+                process: memfold_attach::Target::new(pid),
+                name: process::name(pid),
+                to_do: Ok(choices.clone()),
+            })
             .collect());
     }
     if let Some(user) = args.user.as_deref().filter(|user| user.parse::<u32>().is_err()) {
@@ -198,7 +202,8 @@ fn all_meant(args: &Args) -> anyhow::Result<Vec<Meant>> {
         }
     }
     let candidates = candidate::pids().into_iter().filter_map(Candidate::look);
-    let meant = |candidate: Candidate, to_do| Meant { pid: candidate.pid, name: candidate.name, to_do };
+    let meant =
+        |candidate: Candidate, to_do| Meant { process: candidate.target(), name: candidate.name, to_do };
     if let Some(file) = &args.rules {
         let rules = Rules::read(file)?;
         return Ok(candidates

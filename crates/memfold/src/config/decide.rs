@@ -5,11 +5,11 @@ use super::keys::{Keys, SYSTEM_FILE};
 use super::origin::Origin;
 use super::reading::Place;
 use crate::options::Named;
-use crate::text;
+use crate::{process, text};
 use nix::unistd::{geteuid, User};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Start {
 
 /// The control group of a process; nothing where that is not known.
 pub fn group_of(pid: u32) -> String {
-    group(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+    group(&process::text(&format!("/proc/{pid}/cgroup")).unwrap_or_default())
 }
 
 /// The group of version 2, else that of the memory controller of version 1 (cgroups(7)).
@@ -175,6 +175,18 @@ pub fn places() -> Vec<PathBuf> {
 /// # Errors
 /// Why it is not to be read.
 pub fn read(path: &Path) -> Result<Option<String>, String> {
+    read_if(path, |_| Ok(()))
+}
+
+/// The same of a file that decides over other users' programs: nobody's group but root's may write it.
+pub fn read_closed(path: &Path) -> Result<Option<String>, String> {
+    read_if(path, |meta| match meta.mode() & 0o020 != 0 && meta.gid() != 0 {
+        true => Err(format!("it is writable by group {}", meta.gid())),
+        false => Ok(()),
+    })
+}
+
+fn read_if(path: &Path, may_be: impl Fn(&Metadata) -> Result<(), String>) -> Result<Option<String>, String> {
     // What is no file is told below, and not waited for.
     let mut options = fs::File::options();
     let mut file = match options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path) {
@@ -193,6 +205,7 @@ pub fn read(path: &Path) -> Result<Option<String>, String> {
     if meta.mode() & 0o002 != 0 {
         return Err("it is writable by everybody".into());
     }
+    may_be(&meta)?;
     let mut text = String::new();
     match (&mut file).take(LONGEST + 1).read_to_string(&mut text) {
         Ok(length) if length as u64 > LONGEST => Err("it is longer than a megabyte".into()),
@@ -270,6 +283,18 @@ mod tests {
         assert_eq!(read(&path), Ok(Some("x".into())));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(read(&path), Err("it is writable by everybody".into()));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+        assert_eq!(read(&path), Ok(Some("x".into())));
+        let gid = fs::metadata(&path).unwrap().gid();
+        let closed =
+            if gid == 0 { Ok(Some("x".into())) } else { Err(format!("it is writable by group {gid}")) };
+        assert_eq!(read_closed(&path), closed);
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&path, None, Some(7)).unwrap();
+            assert_eq!(read_closed(&path), Err("it is writable by group 7".into()));
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(read_closed(&path), Ok(Some("x".into())));
         assert_eq!(read(dir.path()), Err("it is no regular file".into()));
     }
 }

@@ -60,7 +60,12 @@ impl Attaching {
             Ok(Err(Error::Ended(_) | Error::Zombie(_) | Error::NoProcess(_))) => return,
             // That may pass.
             Ok(Err(
-                error @ (Error::Busy(_) | Error::Shared(..) | Error::Suspended(_) | Error::Traced(..)),
+                error @ (Error::Busy(_)
+                | Error::Shared(..)
+                | Error::Suspended(_)
+                | Error::Taken(_)
+                | Error::Traced(..)
+                | Error::Unfinished(_)),
             )) => {
                 self.next = Instant::now() + PAUSE;
                 Some(error.to_string())
