@@ -143,3 +143,15 @@ pub enum Trouble {
     /// As [`Error::Call`].
     Call(&'static str, Errno),
 }
+
+/// Why a process may not be traced.
+pub fn forbidden(pid: u32, errno: Errno) -> Error {
+    let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    let remedy = match scope.trim() {
+        "1" => "kernel.yama.ptrace_scope is 1: attach as root, or set it to 0",
+        "2" => "kernel.yama.ptrace_scope is 2: attach as root",
+        "3" => "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the machine starts anew",
+        _ => "it belongs to another user, or has rights that this user has not: attach as root",
+    };
+    Error::Forbidden(pid, errno, remedy)
+}

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a process and its files may be called anything. What is no UTF-8 in a name is replaced, and hides nothing of what stands beside it.
 
-use crate::{threads, Error};
+use crate::{error, Error};
 use nix::errno::Errno;
 use std::{fs, io};
 
@@ -21,7 +21,7 @@ pub fn numbers(dir: &str) -> Vec<u32> {
 pub fn why_not(pid: u32, error: &io::Error) -> Error {
     match Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)) {
         Errno::ENOENT | Errno::ESRCH => Error::Ended(pid),
-        errno @ (Errno::EACCES | Errno::EPERM) => threads::forbidden(pid, errno),
+        errno @ (Errno::EACCES | Errno::EPERM) => error::forbidden(pid, errno),
         errno => Error::NotSeen(pid, errno),
     }
 }

@@ -12,7 +12,7 @@
 //! Invariants: a thread that has registers of ours is the business of a process that nothing ends but `SIGKILL` to itself ([`hand`]); it gets its own back in
 //! a stop in which the kernel looks at what is to be restarted.
 
-use crate::error::{Trouble, Unfit};
+use crate::error::{self, Trouble, Unfit};
 use crate::memory::Memory;
 use crate::{hand, rseq, threads, Error};
 use memfold_pager::sabotage::{planted, Bug};
@@ -324,7 +324,7 @@ impl Trouble {
             Trouble::Suspended => Error::Suspended(pid),
             Trouble::Filtered => Error::Filtered(pid),
             Trouble::Unfit(unfit) => Error::Unfit(pid, unfit),
-            Trouble::Forbidden(errno) => threads::forbidden(pid, errno),
+            Trouble::Forbidden(errno) => error::forbidden(pid, errno),
             // Nothing else is asked of it by that call than to make code executable that was written.
             Trouble::Call("mprotect", Errno::EACCES) => Error::NoCode(pid),
             Trouble::Call(call, errno) => Error::Call { pid, call, errno },

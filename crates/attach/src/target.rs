@@ -2,7 +2,7 @@
 
 use crate::proc::{self, Map};
 use crate::rights::{helper, may_ask_for_forks};
-use crate::{threads, Error};
+use crate::{error, threads, Error};
 use std::fs;
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ impl Target {
         let maps = proc::maps(pid, pid)?;
         if maps.is_empty() {
             // Its memory may not be looked at: a process that may be has some.
-            return Err(threads::forbidden(pid, nix::errno::Errno::EPERM));
+            return Err(error::forbidden(pid, nix::errno::Errno::EPERM));
         }
         if maps.iter().any(Map::is_memfolds) || threads::are_memfolds(pid) {
             return Err(Error::Folded(pid));

@@ -1,9 +1,8 @@
 //! The threads of a process: which of them to stop, and what an interruption does to the system call that one is in.
 
-use crate::error::{Error, Trouble, Unfit};
+use crate::error::{Trouble, Unfit};
 use crate::proc;
 use memfold_sys::thread::agent_name;
-use nix::errno::Errno;
 use std::fs;
 use std::time::Duration;
 
@@ -232,18 +231,6 @@ pub fn is_ended_by_interruption(registers: &libc::user_regs_struct, is_socket: i
 pub fn is_socket(tid: u32, number: i32) -> bool {
     let link = fs::read_link(format!("/proc/{tid}/fd/{number}")).unwrap_or_default();
     link.to_str().is_some_and(|link| link.starts_with("socket:"))
-}
-
-/// Why a process may not be traced.
-pub fn forbidden(pid: u32, errno: Errno) -> Error {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let remedy = match scope.trim() {
-        "1" => "kernel.yama.ptrace_scope is 1: attach as root, or set it to 0",
-        "2" => "kernel.yama.ptrace_scope is 2: attach as root",
-        "3" => "kernel.yama.ptrace_scope is 3, which forbids it to everybody until the machine starts anew",
-        _ => "it belongs to another user, or has rights that this user has not: attach as root",
-    };
-    Error::Forbidden(pid, errno, remedy)
 }
 
 #[cfg(test)]
