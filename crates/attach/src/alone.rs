@@ -30,6 +30,7 @@ mod tests {
     use crate::hand::do_apart;
     use crate::wait_until;
     use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
     use std::time::Duration;
 
     #[test]
@@ -40,7 +41,13 @@ mod tests {
         let is_taken = || matches!(take(&other), Err(Error::Taken(pid)) if pid == own);
         assert!(is_taken());
         let (mut told, mut tells) = std::io::pipe().unwrap();
-        let left = do_apart(Duration::from_millis(20), || told.read_exact(&mut [0]).is_ok());
+        let end = tells.as_raw_fd();
+        let left = do_apart(Duration::from_millis(20), || {
+            // So that it ends with this test, however that does.
+            // SAFETY: its own copy, which it does not use.
+            unsafe { libc::close(end) };
+            told.read_exact(&mut [0]).is_ok()
+        });
         assert_eq!(left.unwrap(), None);
         drop(memory);
         assert!(is_taken());
