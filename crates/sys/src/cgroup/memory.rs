@@ -27,28 +27,36 @@ impl Group {
     }
 
     /// What all processes in it have that the kernel cannot take from them without swap, bytes: anonymous memory, shared memory, and its own for
-    /// them. `None` where that cannot be read.
+    /// them; and of the files that they have mapped, which they would have to read again, up to an eighth of the limit. `None` where that cannot be read.
     pub fn held(&self) -> Option<u64> {
         let mut text = [0; LONGEST];
         let len = file::pread(self.stat.as_ref()?.raw(), &mut text, 0).ok()?;
-        held(&text[..len])
+        held(&text[..len], self.limit / MAPPED)
     }
 }
 
-/// What `memory.stat` says of it: `anon`, `shmem` and `kernel` but for `slab_reclaimable` in version 2, in version 1 `total_rss` and `total_shmem`.
-fn held(stat: &[u8]) -> Option<u64> {
-    let value = |names: [&[u8]; 2]| {
+/// One part in so many of a limit is for files that are mapped, if there are as many.
+const MAPPED: u64 = 8;
+
+/// What `memory.stat` says of it: `anon`, `shmem`, `file_mapped` and `kernel` but for `slab_reclaimable` in version 2, in version 1 `total_rss`, `total_shmem` and
+/// `total_mapped_file`. Of mapped files so much at most counts, bytes.
+fn held(stat: &[u8], mapped: u64) -> Option<u64> {
+    let value = |name: &[u8]| {
         let number = |line: &[u8]| {
-            let number = names.iter().find_map(|name| line.strip_prefix(*name)?.strip_prefix(b" "))?;
+            let number = line.strip_prefix(name)?.strip_prefix(b" ")?;
             core::str::from_utf8(number).ok()?.parse::<u64>().ok()
         };
         stat.split(|&byte| byte == b'\n').find_map(number)
     };
-    let anonymous = value([b"anon", b"total_rss"])?;
-    let shared = value([b"shmem", b"total_shmem"]).unwrap_or(0);
-    let kernel = value([b"kernel", b"kernel"]).unwrap_or(0);
-    let reclaimable = value([b"slab_reclaimable", b"slab_reclaimable"]).unwrap_or(0);
-    Some(anonymous + shared + kernel.saturating_sub(reclaimable))
+    // In version 1 there are those of the group without its children, too.
+    let (anonymous, shared, files) = match value(b"total_rss") {
+        Some(anonymous) => (anonymous, value(b"total_shmem"), value(b"total_mapped_file")),
+        None => (value(b"anon")?, value(b"shmem"), value(b"file_mapped")),
+    };
+    // What is shared is mapped, too.
+    let (shared, files) = (shared.unwrap_or(0), files.unwrap_or(0));
+    let kernel = value(b"kernel").unwrap_or(0).saturating_sub(value(b"slab_reclaimable").unwrap_or(0));
+    Some(anonymous + shared + files.saturating_sub(shared).min(mapped) + kernel)
 }
 
 /// The tightest limit on the memory of a process, bytes: of `pid` as seen from here, or of the calling process. `ENODATA` where
@@ -80,15 +88,14 @@ mod tests {
 
     #[test]
     fn what_a_group_holds_is_found_in_either_version() {
+        let held = |stat: &[u8]| held(stat, 1000);
         assert_eq!(held(b"anon 8192\nfile 5\nanon_thp 7\n"), Some(8192));
-        assert_eq!(
-            held(b"anon 8192\nfile 5\nkernel 300\nkernel_stack 7\nshmem 40\nslab_reclaimable 100\n"),
-            Some(8432)
-        );
-        assert_eq!(
-            held(b"cache 1\nrss 2\nshmem 9\ntotal_cache 3\ntotal_rss 4096\ntotal_shmem 8\n"),
-            Some(4113)
-        );
+        let kernel =
+            b"anon 8192\nkernel 300\nkernel_stack 7\nshmem 40\nfile_mapped 70\nslab_reclaimable 100\n";
+        assert_eq!(held(kernel), Some(8192 + 200 + 40 + 30));
+        assert_eq!(held(b"anon 8192\nfile_mapped 70000\n"), Some(9192));
+        let first = b"rss 2\nshmem 9\nmapped_file 5\ntotal_rss 4096\ntotal_shmem 8\ntotal_mapped_file 20\n";
+        assert_eq!(held(first), Some(4096 + 8 + 12));
         assert_eq!(held(b"file 5\n"), None);
     }
 

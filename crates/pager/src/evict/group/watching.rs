@@ -37,7 +37,7 @@ const PRESSING: u64 = 75;
 const NEAR: u64 = 512 << 20;
 
 /// What is left of the group's limit for what is not counted before it is there: one part in so many at least, and this much, but not more than one part in so many.
-const MARGIN: (u64, u64, u64) = (64, 16 << 20, 16);
+const MARGIN: (u64, u64, u64) = (64, 16 << 20, 8);
 
 /// How much of a group's limit its processes are kept to. A program that does with what the group has is not to be made to wait for less.
 const fn kept_of(limit: u64) -> u64 {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_limit_is_a_part_of_it_and_no_more_than_is_needed() {
-        assert_eq!(kept_of(160 * MIB), 150 * MIB);
+        assert_eq!(kept_of(96 * MIB), 84 * MIB);
         assert_eq!(kept_of(800 * MIB), 784 * MIB);
         assert_eq!(kept_of(4096 * MIB), 4032 * MIB);
         assert_eq!(kept_of(0), 0);
