@@ -615,6 +615,25 @@ fn pages_that_were_away_for_long_are_told_from_those_in_use_beside_them() {
     });
 }
 
+/// Every other round begins with what the stall budget holds back, and the rounds between them come to all the rest.
+#[test]
+fn what_the_stall_budget_holds_back_keeps_nothing_before_it_from_its_turn() {
+    let engine = engine(20);
+    assert_eq!(request(engine, Command::Set, Setting::MaxStall as u64, 0, ""), 0);
+    let memory = Memory::new(engine, 32 * MIB).in_small_pages();
+    memory.fill(17);
+    let (half, len) = (memory.pages / 2, 16 * MIB);
+    let upper = memory.base + len;
+    wait_until("all of it is held back", || kept(engine, Why::StallBudget) >= memory.pages - half);
+    // Whatever the budget, that goes; and what is set aside is compressed.
+    engine.dont_need_soon(memory.base, len).unwrap();
+    wait_until("what is not needed is stored", || evicted(engine) >= len as u64);
+    assert!((upper..memory.base + 2 * len)
+        .step_by(PAGE_SIZE)
+        .all(|page| page_at(page) != [0; PAGE_SIZE / 8]));
+    memory.check(17);
+}
+
 #[test]
 fn a_limit_holds_though_nothing_is_old_enough_to_be_cold() {
     let engine = engine(86_400_000);

@@ -125,9 +125,10 @@ impl Policy for ByAge {
             // Who rests was told so by the cold age that held then.
             let before = core::mem::replace(&mut worker.eviction.paced_by, self.cold_age);
             round.all = round.census || before != self.cold_age;
-            if let (false, Some(held)) = (round.all, worker.eviction.held) {
-                round.at = held;
-            }
+            let held = worker.eviction.held.filter(|_| !round.all && !worker.eviction.held_had_turn);
+            round.from_held = held.is_some();
+            round.at = held.unwrap_or(0);
+            worker.eviction.held_had_turn = round.from_held;
         }
         Some(round)
     }

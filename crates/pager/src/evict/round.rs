@@ -143,8 +143,9 @@ impl Worker {
         if allowance.held.is_some() {
             self.engine.control().budget_holds.fetch_add(1, Relaxed);
         }
-        // The first extents would have what is allowed for ever: it is the turn of who went without.
-        self.eviction.held = allowance.held;
+        if round.from_held || self.eviction.held.is_none() {
+            self.eviction.held = allowance.held;
+        }
         round.from_start = began == 0;
         policy.end(self, round)
     }

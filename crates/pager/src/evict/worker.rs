@@ -174,8 +174,11 @@ pub(crate) struct Eviction {
     pub daemon: Option<DaemonPolicy>,
     /// The round over all extents that the last pass did not finish.
     pub round: Round,
-    /// The first extent for which the last round had none of the stall budget left: the next one begins there.
+    /// The first extent for which there was none of the stall budget left, and whether the last round began there. Every other one does: the first of all extents would have
+    /// what is allowed for ever.
     pub held: Option<usize>,
+    /// See there.
+    pub held_had_turn: bool,
     /// The cold age of the last pass, by which extents rest; 0 before any.
     pub paced_by: u64,
     /// Until when no round begins that can do no more than look.
@@ -196,6 +199,7 @@ impl Eviction {
             daemon: None,
             round: Round::default(),
             held: None,
+            held_had_turn: false,
             paced_by: 0,
             next_look: Nanos(0),
             brought_back: Nanos(0),
@@ -267,6 +271,8 @@ pub(crate) struct Round {
     pub more: bool,
     /// It began at the first extent, and was not interrupted since.
     pub from_start: bool,
+    /// It began where the stall budget had ended.
+    pub from_held: bool,
     /// Everything is seen before anything is decided.
     pub sees_first: bool,
     /// Nobody interrupts it.
