@@ -618,10 +618,12 @@ fn pages_that_were_away_for_long_are_told_from_those_in_use_beside_them() {
 /// Every other round begins with what the stall budget holds back, and the rounds between them come to all the rest.
 #[test]
 fn what_the_stall_budget_holds_back_keeps_nothing_before_it_from_its_turn() {
-    let engine = engine(20);
-    assert_eq!(request(engine, Command::Set, Setting::MaxStall as u64, 0, ""), 0);
+    let engine = engine(86_400_000);
     let memory = Memory::new(engine, 32 * MIB).in_small_pages();
     memory.fill(17);
+    for (setting, value) in [(Setting::MaxStall, 10), (Setting::ColdAge, 20_000_000)] {
+        assert_eq!(request(engine, Command::Set, setting as u64, value, ""), 0);
+    }
     let (half, len) = (memory.pages / 2, 16 * MIB);
     let upper = memory.base + len;
     wait_until("all of it is held back", || kept(engine, Why::StallBudget) >= memory.pages - half);
