@@ -1,6 +1,7 @@
 //! The environment, as far as it may be believed: in a program that has rights which whoever started it has not (set-user-ID and its
 //! kin) not at all.
 
+use memfold_pager::config;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -45,10 +46,8 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Environment {
 
 /// Takes note of what agent threads need to know. To be called once, before there are any.
 pub fn settle() {
-    QUIET.store(
-        variable("MEMFOLD_QUIET").is_some_and(|value| !["", "0", "off"].iter().any(|off| value == *off)),
-        Relaxed,
-    );
+    let asks = |value: OsString| value.to_str().is_none_or(config::is_quiet);
+    QUIET.store(variable("MEMFOLD_QUIET").is_some_and(asks), Relaxed);
 }
 
 /// Whether no lines are wanted on standard error (`MEMFOLD_QUIET`).

@@ -44,13 +44,7 @@ int sees_itself(void)
 
 #else
 
-#define CHECK(good)                                                    \
-    do {                                                               \
-        if (!(good)) {                                                 \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #good);         \
-            exit(1);                                                   \
-        }                                                              \
-    } while (0)
+#include "check.h"
 
 __attribute__((weak)) void *next_of_between(const char *name);
 

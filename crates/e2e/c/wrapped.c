@@ -14,13 +14,7 @@ void *__libc_valloc(size_t size);
 void *__libc_pvalloc(size_t size);
 void __libc_free(void *block);
 
-#define CHECK(good)                                                    \
-    do {                                                               \
-        if (!(good)) {                                                 \
-            fprintf(stderr, "line %d: %s\n", __LINE__, #good);         \
-            exit(1);                                                   \
-        }                                                              \
-    } while (0)
+#include "check.h"
 
 static size_t calls;
 

@@ -5,7 +5,7 @@
 
 use crate::text;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit, BY_GROUP, SWITCH};
+use memfold_pager::config::{self, parse_duration, parse_size, BadValue, Setting, Unit, BY_GROUP, SWITCH};
 use memfold_pager::source::Kind;
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -56,12 +56,7 @@ pub const QUIET: Named = Named::flag("quiet", "MEMFOLD_QUIET", "1");
 
 /// What the variable of a switch says; `None` where that is neither on nor off.
 pub fn switch(value: &OsStr) -> Option<bool> {
-    let is = |words: [&str; 2]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
-    match (is(["on", "1"]), is(["off", "0"])) {
-        (true, _) => Some(true),
-        (_, true) => Some(false),
-        _ => None,
-    }
+    value.to_str().and_then(config::switch)
 }
 
 /// The pager's settings.

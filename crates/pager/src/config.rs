@@ -253,6 +253,21 @@ impl Setting {
     }
 }
 
+/// What the variable of a switch says, in any of its spellings; `None` where that is neither on nor off.
+pub fn switch(text: &str) -> Option<bool> {
+    let is = |words: [&str; 2]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    match (is(["on", "1"]), is(["off", "0"])) {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether `MEMFOLD_QUIET` with this text asks for no lines.
+pub fn is_quiet(text: &str) -> bool {
+    !text.is_empty() && switch(text) != Some(false)
+}
+
 /// Why a text is not a value of a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BadValue {

@@ -10,7 +10,7 @@ use crate::{
 };
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
-use memfold_pager::config::Setting;
+use memfold_pager::config::{is_quiet, Setting};
 use memfold_pager::{Nonsense, Phase};
 use memfold_sys::{mem, thread};
 
@@ -27,7 +27,7 @@ extern "C" fn construct(_argc: c_int, argv: *mut *mut c_char, envp: *mut *mut c_
     let strings = if thread::process_has_more_rights() { core::ptr::null_mut() } else { envp };
     // SAFETY: the environment that the dynamic loader hands to constructors, or none.
     let environment = unsafe { Environment::new(strings) };
-    QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(|v| !matches!(v, "" | "0" | "off")), Relaxed);
+    QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(is_quiet), Relaxed);
     if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
         // SAFETY: constructors run before any other thread exists.
         unsafe { CONTROL_DIR.set(dir) };

@@ -24,7 +24,7 @@ use crate::{agent, library, pages, process, runtime, text};
 use anyhow::Context;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_daemon::observe::Places;
-use memfold_pager::config::Setting;
+use memfold_pager::config::{is_quiet, Setting};
 use memfold_pager::source::Kind;
 use memfold_pager::tier::choice::BadTier;
 use std::ffi::OsString;
@@ -143,7 +143,7 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         open_named(log).map_err(|error| exit::usage(format!("--policy-log {}: {error}", log.display())))?;
     }
     let quiet = args.quiet
-        || variable(options::QUIET.variable).is_some_and(|text| options::switch(&text) != Some(false));
+        || variable(options::QUIET.variable).is_some_and(|text| text.to_str().is_none_or(is_quiet));
     if !quiet {
         launch::complain();
     }

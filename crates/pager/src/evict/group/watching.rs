@@ -40,27 +40,14 @@ const NEAR: u64 = 512 << 20;
 const MARGIN: (u64, u64, u64) = (64, 16 << 20, 8);
 
 /// How much of a group's limit its processes are kept to. A program that does with what the group has is not to be made to wait for less.
-const fn kept_of(limit: u64) -> u64 {
+fn kept_of(limit: u64) -> u64 {
     let (least, wanted, most) = MARGIN;
-    let (least, most) = (limit / least, limit / most);
-    let margin = if wanted < least {
-        least
-    } else if wanted < most {
-        wanted
-    } else {
-        most
-    };
-    limit - margin
+    limit - wanted.clamp(limit / least, limit / most)
 }
 
 /// The memory in use from which on the limit is kept, however little may be used besides.
-const fn begins_at(limit: u64) -> u64 {
-    let (half, near) = (limit / USED, kept_of(limit).saturating_sub(NEAR));
-    if near > half {
-        near
-    } else {
-        half
-    }
+fn begins_at(limit: u64) -> u64 {
+    kept_of(limit).saturating_sub(NEAR).max(limit / USED)
 }
 
 /// What a process that has `own` may have of so much, where others have so much: what they leave, and its part of all where that is too much. Each sheds its part then,
@@ -121,7 +108,7 @@ impl Worker {
             in_all >= limit / FORGOTTEN && left(in_all) < 2 * NEAR
         } else {
             let may_be = used >= limit / MAY_BE_USED && mapped + self.watch.others >= limit / USED;
-            (used >= limit / USED || may_be) && left(used) < NEAR
+            used >= begins_at(limit) || may_be && left(used) < NEAR
         };
         if keep {
             // From now on page by page.
