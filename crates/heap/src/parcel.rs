@@ -12,10 +12,8 @@ use crate::ahead;
 use crate::bin::{Block, Run};
 use crate::classes::ALIGNMENT;
 use crate::links;
-use crate::sync::{AtomicPtr, Cell};
+use crate::sync::{AtomicPtr, Cell, Hint};
 use core::mem::size_of;
-// What is only a hint no model looks at.
-use core::sync::atomic::AtomicU32 as Hint;
 use core::sync::atomic::Ordering::*;
 use memfold_arena::Span;
 

@@ -48,8 +48,12 @@ thread_local! {
     static TABLE: RefCell<Table> = RefCell::default();
 }
 
+/// The number of the execution at hand, from 1.
+static EXECUTION: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
 /// Empties the table and puts spares in it, at the start of each execution.
 pub(crate) fn reset(words: usize, cells: usize) {
+    EXECUTION.fetch_add(1, Ordering::Relaxed);
     let table = Table {
         spare_words: (0..words).map(|_| Default::default()).collect(),
         spare_cells: (0..cells).map(|_| loom::cell::UnsafeCell::new(())).collect(),
@@ -201,6 +205,45 @@ impl Word {
         let order = site.ordering(op, order);
         let raw = fenced(order, || self.atomic.fetch_add(value, at_access(order, true, true)));
         raw.wrapping_add(self.offset)
+    }
+}
+
+/// A number that loom does not look at. Each execution begins with what it was made with: one that went another way than those before
+/// it, with the same switches, has loom wait for ever.
+pub struct Hint {
+    made_with: u32,
+    /// When it was stored to last, and what.
+    stored: [core::sync::atomic::AtomicU64; 2],
+}
+
+#[allow(missing_docs, reason = "as in `core::sync::atomic`")]
+impl Hint {
+    pub const fn new(value: u32) -> Hint {
+        Hint { made_with: value, stored: [const { core::sync::atomic::AtomicU64::new(0) }; 2] }
+    }
+
+    pub fn load(&self, _: Ordering) -> u32 {
+        let is_new = self.stored[0].load(Ordering::Relaxed) == EXECUTION.load(Ordering::Relaxed);
+        if is_new {
+            self.stored[1].load(Ordering::Relaxed) as u32
+        } else {
+            self.made_with
+        }
+    }
+
+    pub fn store(&self, value: u32, _: Ordering) {
+        self.stored[0].store(EXECUTION.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.stored[1].store(value.into(), Ordering::Relaxed);
+    }
+
+    pub fn swap(&self, value: u32, _: Ordering) -> u32 {
+        let old = self.load(Ordering::Relaxed);
+        self.store(value, Ordering::Relaxed);
+        old
+    }
+
+    pub fn fetch_add(&self, value: u32, _: Ordering) -> u32 {
+        self.swap(self.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed)
     }
 }
 
