@@ -192,8 +192,7 @@ pub fn make_dir(path: &CStr) -> Result<()> {
 /// Locks an open file as a whole, beside others that do the same (flock(2)), without waiting: `EAGAIN` where one has it alone. The
 /// lock lasts as long as the open file, which descriptors and mappings of it keep.
 pub fn lock_shared(fd: i32) -> Result<()> {
-    // SAFETY: no memory involved.
-    unsafe { syscall!(flock, fd, libc::LOCK_SH | libc::LOCK_NB) }.map(drop)
+    try_lock(fd, libc::LOCK_SH)
 }
 
 /// How often a lock is taken again that was given up for a moment.
@@ -202,14 +201,22 @@ const TRIES: usize = 10_000;
 /// Whether nobody has the file locked by [`lock_shared`] but the open file `own`, which is another than `fd`. False where that cannot be told. For a
 /// moment meanwhile nobody has.
 pub fn is_alone(fd: i32, own: i32) -> bool {
-    // SAFETY: no memory involved.
-    let lock = |fd: i32, how: i32| unsafe { syscall!(flock, fd, how | libc::LOCK_NB) };
-    if lock(own, libc::LOCK_UN).is_err() {
+    if try_lock(own, libc::LOCK_UN).is_err() {
         return false;
     }
-    let alone = lock(fd, libc::LOCK_EX).is_ok() && lock(fd, libc::LOCK_UN).is_ok();
+    let alone = !is_locked(fd);
     // Somebody else may be asking the same at this moment.
-    (0..TRIES).any(|_| lock(own, libc::LOCK_SH).is_ok()) && alone
+    (0..TRIES).any(|_| lock_shared(own).is_ok()) && alone
+}
+
+/// Whether somebody has the file locked by [`lock_shared`], which the open file `fd` has not. True where that cannot be told.
+pub fn is_locked(fd: i32) -> bool {
+    try_lock(fd, libc::LOCK_EX).is_err() || try_lock(fd, libc::LOCK_UN).is_err()
+}
+
+fn try_lock(fd: i32, how: i32) -> Result<()> {
+    // SAFETY: no memory involved.
+    unsafe { syscall!(flock, fd, how | libc::LOCK_NB) }.map(drop)
 }
 
 /// Locks a range of an open file that can be written to, without waiting: `EAGAIN` where another open file has locked some of it. The lock

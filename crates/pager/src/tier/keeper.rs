@@ -6,13 +6,15 @@
 //! more, or a new one.
 //!
 //! There are [`FILES`] at most, and a forked child begins with its parent's. So where there are many, the smallest is emptied: what is in it
-//! moves to the file that is filled ([`crate::evict::compact`]). A child that has it finds everything where it lay.
+//! moves to the file that is filled ([`crate::evict::compact`]). A child that has it finds everything where it lay, and what it takes counts for as long
+//! ([`super::left`]).
 //!
 //! Background thread only, which a fork finds standing still.
 
 use super::choice::Choice;
 use super::clusters::{Place, FILES, FILE_BLOCKS, SEGMENT_BLOCKS, SEQUENCES};
 use super::files::{File, Files};
+use super::left::Left;
 use super::seal;
 use super::wire::{Name, NameText, Op};
 use super::BLOCK;
@@ -107,6 +109,7 @@ pub struct Keeper {
     /// Segments of this process's files that are held, and blocks of them that are wanted.
     held: u64,
     wanted: u64,
+    left: Left,
     /// How many clusters need each dictionary.
     needed: [u64; DICTIONARIES],
     asked: Nanos,
@@ -127,6 +130,7 @@ impl Keeper {
             filled: None,
             held: 0,
             wanted: 0,
+            left: Left::NONE,
             needed: [0; DICTIONARIES],
             asked: Nanos(0),
         }
@@ -162,7 +166,7 @@ impl Keeper {
 
     /// Whether this process may take another segment.
     pub fn has_room(&self) -> bool {
-        (self.held + 1) * SEGMENT as u64 <= self.allowed()
+        self.file_bytes() + SEGMENT as u64 <= self.allowed()
     }
 
     /// Bytes that its files take beyond what they may; a segment that is being filled, and one for what moves, do not count.
@@ -181,9 +185,9 @@ impl Keeper {
         self.name.as_str()
     }
 
-    /// Bytes of the files that are this process's: segments that hold anything.
+    /// Bytes of the files that are this process's, or were and are its children's still: segments that hold anything.
     pub fn file_bytes(&self) -> u64 {
-        self.held * SEGMENT as u64
+        (self.held + self.left.segments()) * SEGMENT as u64
     }
 
     /// Whether a cluster needs the dictionary of that number.
@@ -217,13 +221,15 @@ impl Keeper {
     }
 
     /// The file out of which all clusters are to move, where there are many files: the one that has the fewest. It goes once nothing of this process's is
-    /// there. What a parent has is less easily copied, and only as far as there is room.
+    /// there. What a parent or a child has takes as much as before when it was copied: that goes only as far as there is room.
     pub fn to_empty(&self, files: &Files) -> Option<usize> {
         let all = files.all().count();
         let own = files.all().filter(|(_, file)| !file.is_inherited()).count();
+        let may_copy = self.has_room() && self.left.has_place();
         let may_go = |&(number, file): &(usize, &File)| {
             let are_many = all > MOST || own > MOST_OWN && !file.is_inherited();
-            are_many && self.filled != Some(number) && (!file.is_inherited() || self.has_room())
+            let is_ours_alone = !file.is_inherited() && !file.is_shared();
+            are_many && self.filled != Some(number) && (is_ours_alone || may_copy)
         };
         let least = files.all().filter(may_go).min_by_key(|&(number, _)| self.files[number].clusters);
         least.map(|(number, _)| number)
@@ -310,8 +316,8 @@ impl Keeper {
 
     /// The file that is filled is so no more.
     fn leave_filled(&mut self, files: &Files) {
-        if let Some(old) = self.filled.take().filter(|&old| self.files[old].clusters == 0) {
-            self.close(files, old);
+        if let Some(old) = self.filled.take() {
+            self.close_if_unused(files, old);
         }
     }
 
@@ -334,7 +340,7 @@ impl Keeper {
         if segment == SEGMENTS {
             return Err(END_OF_FILE);
         }
-        if (self.held + 1) * SEGMENT as u64 > size {
+        if self.file_bytes() + SEGMENT as u64 > size {
             return Err(Errno(libc::ENOSPC));
         }
         // A child reads where it is mapped. On the network alone nothing is.
@@ -365,9 +371,7 @@ impl Keeper {
             segments.0[segment].fetch_sub(place.blocks() as u16, Relaxed);
         }
         self.give_back_if_empty(files, number, segment);
-        if self.files[number].clusters == 0 && self.filled != Some(number) {
-            self.close(files, number);
-        }
+        self.close_if_unused(files, number);
     }
 
     /// Gives a segment back to the file system in which nothing is wanted, unless a child may want it or it is being filled.
@@ -459,20 +463,31 @@ impl Keeper {
         ((times * self.size as usize).next_multiple_of(SEGMENT) + SEGMENT).min(FILE_BLOCKS * BLOCK)
     }
 
-    /// Nothing of the file is wanted any more.
+    /// Closes a file in which nothing is wanted any more, unless it is filled, or is one that children may have and has to stay in view.
+    fn close_if_unused(&mut self, files: &Files, number: usize) {
+        let may_close = files.get(number).descriptor().is_none()
+            || !files.get(number).is_shared()
+            || self.left.has_place();
+        if may_close && self.files[number].clusters == 0 && self.filled != Some(number) {
+            self.close(files, number);
+        }
+    }
+
     fn close(&mut self, files: &Files, number: usize) {
         let file = files.get(number);
         let State { segments, count, sequence, len, .. } = self.files[number];
         files.remote.tell(Op::Leave, file.name(), 0, 0);
-        if let Some(fd) = file.descriptor() {
-            let held = |segment: &usize| segments.is_some_and(|segments| segments.is_held(*segment));
-            self.held -= (0..count).filter(held).count() as u64;
+        // SAFETY: opened by us, and nobody else closes it.
+        let own = |fd: i32| unsafe { Fd::from_raw(fd) };
+        if let Some(fd) = file.descriptor().map(own) {
+            let is_held = |segment: &usize| segments.is_some_and(|segments| segments.is_held(*segment));
+            let held = (0..count).filter(is_held).count() as u64;
+            self.held -= held;
             file.set_descriptor(None);
-            let reader = file.reader();
+            drop(file.reader().map(own));
             file.set_reader(None);
-            for fd in [Some(fd), reader].into_iter().flatten() {
-                // SAFETY: opened by us, and nobody else closes it.
-                drop(unsafe { Fd::from_raw(fd) });
+            if file.is_shared() && held > 0 {
+                self.left.add(fd, held);
             }
         }
         let base = file.clear();
@@ -489,13 +504,11 @@ impl Keeper {
     pub fn end(&mut self, files: &Files) {
         self.filled = None;
         for (number, _) in files.all() {
-            if self.files[number].clusters == 0 {
-                self.close(files, number);
-            }
+            self.close_if_unused(files, number);
         }
     }
 
-    /// Looks whether files that were shared with children are so still, now and then.
+    /// Looks whether files that were shared with children, or left to them, are so still, now and then.
     pub fn look_after(&mut self, files: &Files, now: Nanos) {
         if now.since(self.asked) < ASK_AGAIN {
             return;
@@ -504,6 +517,7 @@ impl Keeper {
         if files.remote.is_on() && files.remote.tend() && !planted(Bug::KeptUntold) {
             self.tell_again(files);
         }
+        self.left.look_after();
         for (number, file) in files.all().filter(|(_, file)| !file.is_inherited() && file.is_shared()) {
             let Some(fd) = file.descriptor() else { continue };
             if file.is_seen_by_child() {
@@ -512,6 +526,7 @@ impl Keeper {
                 file.is_alone();
                 self.give_back_empty(files, number);
             }
+            self.close_if_unused(files, number);
         }
     }
 
@@ -554,19 +569,15 @@ impl Keeper {
 
     /// Gives back what has come to be wanted by nobody while a child might have wanted it.
     fn give_back_empty(&mut self, files: &Files, number: usize) {
-        let State { count, clusters, .. } = self.files[number];
-        for segment in 0..count {
+        for segment in 0..self.files[number].count {
             self.give_back_if_empty(files, number, segment);
-        }
-        if clusters == 0 && self.filled != Some(number) {
-            self.close(files, number);
         }
     }
 
     /// In a forked child: what there is is its parent's.
     pub fn inherit(&mut self, files: &Files) {
         self.leave_filled(files);
-        (self.held, self.wanted) = (0, 0);
+        (self.held, self.wanted, self.left) = (0, 0, Left::NONE);
         // What it may take of a tier that is shared it has yet to be told.
         fault_point!(ShareInherited: self.share = self.share.map(|_| 0));
     }

@@ -24,6 +24,7 @@ pub mod clusters;
 pub mod early;
 pub mod files;
 pub mod keeper;
+mod left;
 pub mod location;
 pub mod lost;
 pub mod order;

@@ -36,10 +36,8 @@ impl Disk {
 
     /// All children have ended, and the keeper has looked: first for another open file than theirs, then for who has it.
     fn children_end(&mut self) {
-        for _ in 0..2 {
-            self.now = self.now + ASK_AGAIN;
-            self.keeper.look_after(self.files, self.now);
-        }
+        self.look();
+        self.look();
         assert!(self.files.all().all(|(_, file)| !file.is_shared()));
     }
 
@@ -47,6 +45,19 @@ impl Disk {
     fn fork(&mut self) -> Result<Place> {
         self.files.share();
         self.reserve()
+    }
+
+    /// Who has the file that is filled locked, as a child has that is forked now, until this is dropped.
+    fn child(&self) -> Fd {
+        let fd = self.files.get(self.keeper.filled.unwrap()).descriptor().unwrap();
+        // SAFETY: it stays open.
+        open_again(&ManuallyDrop::new(unsafe { Fd::from_raw(fd) })).unwrap()
+    }
+
+    /// The keeper looks again for who has the files.
+    fn look(&mut self) {
+        self.now = self.now + ASK_AGAIN;
+        self.keeper.look_after(self.files, self.now);
     }
 
     fn count(&self) -> usize {
@@ -133,4 +144,47 @@ fn what_parents_have_is_copied_only_where_files_run_out_and_within_what_the_chil
     assert!(disk.files.get(least).is_inherited());
     disk.keeper.take_share(0);
     assert_eq!(disk.keeper.to_empty(disk.files), None);
+}
+
+#[test]
+fn what_is_left_to_a_child_counts_until_the_child_has_it_no_more() {
+    let mut disk = Disk::new();
+    let place = disk.reserve().unwrap();
+    let child = disk.child();
+    disk.fork().unwrap();
+    disk.give_up(place);
+    disk.look();
+    disk.look();
+    assert_eq!((disk.count(), disk.keeper.file_bytes()), (1, 2 * SEGMENT as u64));
+    drop(child);
+    disk.look();
+    assert_eq!((disk.count(), disk.keeper.file_bytes()), (1, SEGMENT as u64));
+}
+
+#[test]
+fn however_many_files_are_left_to_children_all_of_them_count() {
+    let mut disk = Disk::new();
+    let mut place = disk.reserve().unwrap();
+    let mut segments = 1;
+    // As many as can be kept in view, and then as there can be open.
+    while let Ok(next) = disk.fork() {
+        disk.give_up(place);
+        (place, segments) = (next, segments + 1);
+        assert_eq!(disk.keeper.file_bytes(), segments * SEGMENT as u64);
+    }
+    assert!(disk.count() > MOST && disk.keeper.to_empty(disk.files).is_none());
+    disk.children_end();
+    assert_eq!((disk.count(), disk.keeper.file_bytes()), (1, SEGMENT as u64));
+}
+
+#[test]
+fn what_children_have_is_copied_only_within_what_the_tier_may_take() {
+    let mut disk = Disk::new();
+    while disk.keeper.to_empty(disk.files).is_none() {
+        disk.fork().unwrap();
+    }
+    disk.keeper.size = disk.keeper.file_bytes();
+    assert_eq!(disk.keeper.to_empty(disk.files), None);
+    disk.children_end();
+    assert!(disk.keeper.to_empty(disk.files).is_some());
 }
