@@ -44,7 +44,7 @@ impl Worker {
             let leaving = below.clusters.wanted(number).filter(leaves);
             if let Some(from) = leaving.filter(|_| !below.is_moving(number)) {
                 let Some(job) = below.jobs.iter().find(|job| job.is_free()) else { return };
-                match keeper.reserve_other(&below.files, &self.engine.tables.pool, from.blocks()) {
+                match keeper.reserve_other(&below.files, &self.engine.tables.pool, from.blocks(), emptied) {
                     Ok(to) => below.move_over(job, number, from, to),
                     Err(_) => {
                         self.demotion.compact_after = self.now + PAUSE;

@@ -90,6 +90,14 @@ struct State {
     sequence: u32,
 }
 
+/// Within what a place is found: what all files may take, how many numbers of files are left alone, and the file that is emptied.
+#[derive(Clone, Copy)]
+struct Bounds {
+    size: u64,
+    spare: usize,
+    emptied: Option<usize>,
+}
+
 /// The keeper.
 pub struct Keeper {
     /// The directory of its files, or the engine.
@@ -237,25 +245,23 @@ impl Keeper {
 
     /// A place for a cluster of so many blocks. `ENOSPC` where the tier may take no more, and what opening a file answers.
     pub fn reserve(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
-        self.reserve_within(files, pool, blocks, self.allowed(), SPARE)
+        self.reserve_within(files, pool, blocks, Bounds { size: self.allowed(), spare: SPARE, emptied: None })
     }
 
-    /// The same for one that lies elsewhere in the tier, and leaves there: also where the tier is full.
-    pub fn reserve_other(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
-        let size = self.allowed().max(self.file_bytes()) + SEGMENT as u64;
-        self.reserve_within(files, pool, blocks, size, 0)
-    }
-
-    /// The same in a tier of that size, of whose files so many are left alone.
-    fn reserve_within(
+    /// The same for one that lies elsewhere in the tier, and leaves there: also where the tier is full, but not in the file that is emptied.
+    pub fn reserve_other(
         &mut self,
         files: &Files,
         pool: &Pool,
         blocks: usize,
-        size: u64,
-        spare: usize,
+        emptied: Option<usize>,
     ) -> Result<Place> {
-        let number = self.find_room(files, pool, blocks, size, spare)?;
+        let size = self.allowed().max(self.file_bytes()) + SEGMENT as u64;
+        self.reserve_within(files, pool, blocks, Bounds { size, spare: 0, emptied })
+    }
+
+    fn reserve_within(&mut self, files: &Files, pool: &Pool, blocks: usize, bounds: Bounds) -> Result<Place> {
+        let number = self.find_room(files, pool, blocks, bounds)?;
         let state = &mut self.files[number];
         let block = state.current * SEGMENT_BLOCKS + state.next;
         state.next += blocks;
@@ -270,19 +276,12 @@ impl Keeper {
     }
 
     /// The file that is filled from now on, with room for so many blocks in its segment: as before, or one that was left, or a new one.
-    fn find_room(
-        &mut self,
-        files: &Files,
-        pool: &Pool,
-        blocks: usize,
-        size: u64,
-        spare: usize,
-    ) -> Result<usize> {
+    fn find_room(&mut self, files: &Files, pool: &Pool, blocks: usize, bounds: Bounds) -> Result<usize> {
         for number in self.filled.into_iter().chain(0..FILES) {
-            if !self.may_fill(files, number) {
+            if bounds.emptied == Some(number) || !self.may_fill(files, number) {
                 continue;
             }
-            let found = self.make_room(files, number, blocks, size);
+            let found = self.make_room(files, number, blocks, bounds.size);
             if found != Err(END_OF_FILE) {
                 if self.filled != Some(number) {
                     self.leave_filled(files);
@@ -292,9 +291,9 @@ impl Keeper {
             }
         }
         self.leave_filled(files);
-        let number = self.open(files, pool, spare)?;
+        let number = self.open(files, pool, bounds.spare)?;
         self.filled = Some(number);
-        self.make_room(files, number, blocks, size)?;
+        self.make_room(files, number, blocks, bounds.size)?;
         Ok(number)
     }
 

@@ -30,6 +30,12 @@ impl Disk {
         self.keeper.reserve(self.files, &self.pool, MOST_BLOCKS)
     }
 
+    /// The same for what moves.
+    fn reserve_other(&mut self) -> Result<Place> {
+        let emptied = self.keeper.to_empty(self.files);
+        self.keeper.reserve_other(self.files, &self.pool, MOST_BLOCKS, emptied)
+    }
+
     fn give_up(&mut self, place: Place) {
         self.keeper.give_up(self.files, place);
     }
@@ -109,8 +115,22 @@ fn where_there_are_many_files_the_smallest_is_emptied_whoever_has_it_and_there_i
     while disk.fork().is_ok() {}
     let (count, least) = (disk.count(), disk.keeper.to_empty(disk.files).unwrap());
     assert!(count < FILES);
-    let to = disk.keeper.reserve_other(disk.files, &disk.pool, MOST_BLOCKS).unwrap();
+    let to = disk.reserve_other().unwrap();
     assert!(to.file() != least && disk.count() == count + 1);
+}
+
+#[test]
+fn what_leaves_a_file_that_is_emptied_does_not_move_to_that_file() {
+    let mut disk = Disk::new();
+    while disk.keeper.to_empty(disk.files).is_none() {
+        disk.fork().unwrap();
+    }
+    let emptied = disk.keeper.to_empty(disk.files).unwrap();
+    // A child that has the file that is filled, and the one that is to go no more.
+    disk.files.share();
+    disk.files.get(emptied).is_alone();
+    let to = disk.reserve_other().unwrap();
+    assert!(to.file() != emptied && disk.keeper.to_empty(disk.files) == Some(emptied));
 }
 
 #[test]
