@@ -29,6 +29,9 @@ impl Worker {
         if !is_wasteful && emptied.is_none() || self.now.0 < self.demotion.compact_after.0 {
             return;
         }
+        if !keeper.may_move(&below.files) {
+            return;
+        }
         if self.demotion.gives_way(self.now, self.engine.control().tier_asked_bytes.load(Relaxed)) {
             return;
         }

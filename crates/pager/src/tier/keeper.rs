@@ -243,6 +243,12 @@ impl Keeper {
         least.map(|(number, _)| number)
     }
 
+    /// Whether clusters may move. Not when a fork has just been, whose child has the file that is filled: were each fork followed by another file for
+    /// what moves, many at once would leave none.
+    pub fn may_move(&self, files: &Files) -> bool {
+        !files.all().any(|(_, file)| !file.is_inherited() && file.is_seen_by_child())
+    }
+
     /// A place for a cluster of so many blocks. `ENOSPC` where the tier may take no more, and what opening a file answers.
     pub fn reserve(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
         self.reserve_within(files, pool, blocks, Bounds { size: self.allowed(), spare: SPARE, emptied: None })

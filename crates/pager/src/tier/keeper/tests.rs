@@ -134,6 +134,23 @@ fn what_leaves_a_file_that_is_emptied_does_not_move_to_that_file() {
 }
 
 #[test]
+fn forks_one_after_another_do_not_take_the_files_for_what_moves() {
+    let mut disk = Disk::new();
+    disk.reserve().unwrap();
+    while disk.fork().is_ok() {}
+    disk.look();
+    for _ in 0..2 * SPARE {
+        if disk.keeper.may_move(disk.files) {
+            disk.reserve_other().unwrap();
+        }
+        disk.files.share();
+    }
+    assert_eq!(disk.count(), FILES - SPARE + 1);
+    disk.look();
+    assert!(disk.keeper.may_move(disk.files) && disk.reserve_other().is_ok());
+}
+
+#[test]
 fn a_child_has_no_file_of_its_parents_in_which_there_is_nothing() {
     let mut disk = Disk::new();
     disk.reserve().unwrap();
