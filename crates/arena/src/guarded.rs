@@ -218,7 +218,7 @@ pub(crate) fn hold() {
 
 /// # Safety
 /// As [`Mutex::release`].
-pub(crate) unsafe fn release() {
+pub(crate) unsafe fn release(in_child: bool) {
     // SAFETY: the caller's contract.
-    unsafe { FREED.release() };
+    unsafe { FREED.release(in_child) };
 }

@@ -276,13 +276,13 @@ pub fn fork_prepare() {
 ///
 /// # Safety
 /// The calling thread called [`fork_prepare`], or is its copy in the child.
-pub unsafe fn fork_release() {
+pub unsafe fn fork_release(in_child: bool) {
     // SAFETY: held by `fork_prepare`, by the caller's contract.
     unsafe {
-        records::release();
-        pool::pool(Domain::Pinned).release();
-        pool::pool(Domain::Managed).release();
-        guarded::release();
+        records::release(in_child);
+        pool::pool(Domain::Pinned).release(in_child);
+        pool::pool(Domain::Managed).release(in_child);
+        guarded::release(in_child);
     }
 }
 

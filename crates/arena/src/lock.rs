@@ -9,8 +9,6 @@
 
 use crate::sync::{AtomicU32, Ordering::*, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-// Between a fork's handlers there is one thread: not what a model looks at.
-use core::sync::atomic::AtomicBool;
 use memfold_sys::thread::{self, Backoff};
 
 const FREE: u32 = 0;
@@ -30,8 +28,8 @@ fn own() -> u32 {
 /// A value of type `T` that one thread at a time may touch.
 pub struct Mutex<T> {
     state: AtomicU32,
-    /// By [`Mutex::hold`].
-    held: AtomicBool,
+    /// How often by [`Mutex::hold`]. Between a fork's handlers there is one thread: not what a model looks at.
+    held: core::sync::atomic::AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -46,7 +44,8 @@ pub struct Guard<'a, T> {
 impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex { state: AtomicU32::new(FREE), held: AtomicBool::new(false), value: UnsafeCell::new(value) }
+        let held = core::sync::atomic::AtomicU32::new(0);
+        Mutex { state: AtomicU32::new(FREE), held, value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
@@ -85,24 +84,32 @@ impl<T> Mutex<T> {
     }
 
     /// Takes the lock and keeps it beyond the scope, for the time around `fork`. Where the calling thread has it already, in a function that a signal
-    /// interrupted, it stays as it is: nobody else looks at the value, and that function goes on with it in the parent and in the child.
+    /// interrupted, it stays as it is: nobody else looks at the value, and that function goes on with it in the parent and in the child. That may be a fork,
+    /// which has to find it held.
     pub fn hold(&self) {
         let (own, mut backoff) = (own(), Backoff::new());
         while let Err(seen) = self.state.compare_exchange(FREE, own, Acquire, Relaxed) {
             if seen & !CONTENDED == own {
-                return;
+                match self.held.load(Relaxed) {
+                    0 => return,
+                    _ => break,
+                }
             }
             backoff.wait();
         }
-        self.held.store(true, Relaxed);
+        self.held.fetch_add(1, Relaxed);
     }
 
-    /// Ends [`Mutex::hold`], in the parent or in the forked child.
+    /// Ends [`Mutex::hold`], in the parent; or in the forked child, which has it free though it was held more than once, since it need not go on with what
+    /// was interrupted.
     ///
     /// # Safety
     /// The calling thread, or in a child the thread that forked it, must have called [`Mutex::hold`].
-    pub unsafe fn release(&self) {
-        if self.held.swap(false, Relaxed) {
+    pub unsafe fn release(&self, in_child: bool) {
+        let held = self.held.load(Relaxed);
+        let left = if in_child { 0 } else { held.saturating_sub(1) };
+        self.held.store(left, Relaxed);
+        if held > 0 && left == 0 {
             drop(Guard { mutex: self });
         }
     }
@@ -158,13 +165,13 @@ mod tests {
         let mut guard = LOCK.lock();
         LOCK.hold();
         // SAFETY: held above by this thread.
-        unsafe { LOCK.release() };
+        unsafe { LOCK.release(false) };
         let waiter = thread::spawn(|| {
             LOCK.hold();
             // SAFETY: this thread holds the lock.
             let seen = unsafe { *LOCK.value.get() };
             // SAFETY: held above by this thread.
-            unsafe { LOCK.release() };
+            unsafe { LOCK.release(false) };
             seen
         });
         thread::sleep(std::time::Duration::from_millis(20));
@@ -178,12 +185,16 @@ mod tests {
     fn a_held_lock_keeps_others_out_until_released() {
         static LOCK: Mutex<bool> = Mutex::new(false);
         LOCK.hold();
+        // A fork within the fork.
+        LOCK.hold();
+        // SAFETY: held above by this thread.
+        unsafe { LOCK.release(false) };
         let waiter = thread::spawn(|| *LOCK.lock());
         thread::sleep(std::time::Duration::from_millis(20));
         // SAFETY: this thread holds the lock, so nobody else looks at the value.
         unsafe { *LOCK.value.get() = true };
         // SAFETY: held above by this thread.
-        unsafe { LOCK.release() };
+        unsafe { LOCK.release(false) };
         assert!(waiter.join().unwrap(), "the waiter saw the value before the lock was released");
     }
 }

@@ -94,7 +94,7 @@ pub(crate) fn hold() {
 
 /// # Safety
 /// As [`Mutex::release`].
-pub(crate) unsafe fn release() {
+pub(crate) unsafe fn release(in_child: bool) {
     // SAFETY: the caller's contract.
-    unsafe { STORE.release() };
+    unsafe { STORE.release(in_child) };
 }

@@ -38,7 +38,7 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
     let pid = unsafe {
         fork_prepare();
         let pid = libc::fork();
-        fork_release();
+        fork_release(pid == 0);
         pid
     };
     if pid == 0 {

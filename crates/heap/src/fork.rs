@@ -7,12 +7,12 @@ use crate::heap::State;
 use crate::sync::{AtomicUsize, Ordering::*};
 use crate::{orphans, registry, remote, samples, slots, tls, voids};
 
-/// The thread that holds the locks around its `fork`, 0 for none.
+/// The thread that holds the locks around its `fork`, or did last.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
 
 /// Called in the thread that forks, before `fork`: takes every lock of heap and arena.
 ///
-/// A signal handler that interrupted the allocator may fork, too: what its thread has in hand stays as it is.
+/// A signal handler that interrupted the allocator may fork, too, or one that interrupted a fork: what its thread has in hand stays as it is.
 ///
 /// Nothing may allocate or free between this and [`fork_parent`] or [`fork_child`]. No lock of the allocator
 /// is ever held while an [`memfold_arena::Hooks`] function runs, so it does not matter whether the pager takes its
@@ -29,12 +29,9 @@ pub fn fork_prepare() {
     HOLDER.store(memfold_sys::thread::pointer(), Relaxed);
 }
 
-/// Called in the parent after `fork`, whether it worked or not. Does nothing in a thread that did not call
-/// [`fork_prepare`].
+/// Called in the parent after `fork`, whether it worked or not, by the thread that called [`fork_prepare`].
 pub fn fork_parent() {
-    if HOLDER.load(Relaxed) == memfold_sys::thread::pointer() {
-        release();
-    }
+    release(false);
 }
 
 /// Called in the child of a thread that called [`fork_prepare`], before anything in it allocates or frees.
@@ -58,16 +55,15 @@ pub fn fork_child() {
             orphans::make(heap);
         }
     });
-    release();
+    release(true);
 }
 
-fn release() {
-    HOLDER.store(0, Relaxed);
+fn release(in_child: bool) {
     // SAFETY: this thread, or the one that it is a copy of, took the locks in `fork_prepare`.
     unsafe {
-        memfold_arena::fork_release();
-        samples::let_go();
-        voids::let_go();
-        registry::let_go();
+        memfold_arena::fork_release(in_child);
+        samples::let_go(in_child);
+        voids::let_go(in_child);
+        registry::let_go(in_child);
     }
 }

@@ -296,11 +296,11 @@ pub(crate) fn hold() {
 
 /// # Safety
 /// As [`Mutex::release`].
-pub(crate) unsafe fn let_go() {
+pub(crate) unsafe fn let_go(in_child: bool) {
     // SAFETY: the caller's contract.
     unsafe {
-        IDLE.release();
-        KEY.release();
+        IDLE.release(in_child);
+        KEY.release(in_child);
     }
 }
 

@@ -280,9 +280,9 @@ pub(crate) fn hold() {
 
 /// # Safety
 /// As [`Mutex::release`].
-pub(crate) unsafe fn let_go() {
+pub(crate) unsafe fn let_go(in_child: bool) {
     // SAFETY: the caller's contract.
-    unsafe { TABLES.release() };
+    unsafe { TABLES.release(in_child) };
 }
 
 impl Tables {

@@ -454,7 +454,13 @@ fn a_thread_that_is_gone_is_not_found_by_its_number_whoever_has_its_heap() {
 
 /// Runs `body` in a forked child and says whether it returned true.
 pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
+    in_child_after(|| {}, body)
+}
+
+/// The same, and `first` when the fork is prepared.
+fn in_child_after(first: impl FnOnce(), body: impl FnOnce() -> bool) -> bool {
     fork_prepare();
+    first();
     // SAFETY: the child runs `body`, which uses this allocator only, and exits without running anything else.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
@@ -469,6 +475,26 @@ pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
     // SAFETY: waits for our own child.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     status == 0
+}
+
+#[test]
+fn a_fork_that_a_signal_handler_interrupts_and_forks_too_leaves_each_child_its_heap_and_no_lock() {
+    let before = malloc(100);
+    let own = tls::get();
+    let goes_on = || {
+        // Who waits for a lock that nobody has waits for ever.
+        // SAFETY: ends the child some time.
+        unsafe { libc::alarm(60) };
+        let (small, large) = (malloc(100), malloc(3 << 20));
+        let right = !small.is_null() && !large.is_null() && tls::get().is(own);
+        [before, small, large].into_iter().for_each(release);
+        registry::tidy_idle();
+        right && own.state.load(core::sync::atomic::Ordering::Relaxed) == heap::State::InUse as u8
+    };
+    let mut of_handler = false;
+    let of_interrupted = in_child_after(|| of_handler = in_child(goes_on), goes_on);
+    assert!(of_handler && of_interrupted, "{of_handler} {of_interrupted}");
+    release(before);
 }
 
 #[test]

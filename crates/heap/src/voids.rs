@@ -111,7 +111,7 @@ pub(crate) fn hold() {
 
 /// # Safety
 /// As [`Mutex::release`].
-pub(crate) unsafe fn let_go() {
+pub(crate) unsafe fn let_go(in_child: bool) {
     // SAFETY: the caller's contract.
-    unsafe { VOIDS.release() };
+    unsafe { VOIDS.release(in_child) };
 }

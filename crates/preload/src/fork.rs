@@ -62,7 +62,8 @@ unsafe extern "C" fn child() {
 }
 
 /// The forking thread's signals stay blocked across the fork: a handler that changed a mapping would wait for the thread
-/// that it interrupted. One fork at a time, by the locks taken in `before`.
+/// that it interrupted. One fork at a time, by the locks taken in `before`; where a handler forks within one, as signals may not be blocked, there is
+/// nothing here of either.
 static FORKING: Held = Held(core::cell::UnsafeCell::new(Forking { _blocked: None, engine: None }));
 
 /// What a fork is prepared with, and ends with.

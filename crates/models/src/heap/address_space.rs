@@ -116,4 +116,4 @@ pub fn fork_prepare() {}
 ///
 /// # Safety
 /// None is needed.
-pub unsafe fn fork_release() {}
+pub unsafe fn fork_release(_: bool) {}

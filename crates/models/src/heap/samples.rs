@@ -10,4 +10,4 @@ pub(crate) fn follow(_: &Span, _: usize) {}
 
 pub(crate) fn hold() {}
 
-pub(crate) unsafe fn let_go() {}
+pub(crate) unsafe fn let_go(_: bool) {}

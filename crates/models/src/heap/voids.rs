@@ -2,4 +2,4 @@
 
 pub(crate) fn hold() {}
 
-pub(crate) unsafe fn let_go() {}
+pub(crate) unsafe fn let_go(_: bool) {}
