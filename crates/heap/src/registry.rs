@@ -264,13 +264,14 @@ unsafe extern "C" fn at_thread_exit(value: *mut libc::c_void) {
 
 /// Gives back what is free in the heaps of threads that are gone, and in cold ones.
 pub(crate) fn tidy_idle() {
-    tidy_some(u32::MAX);
+    tidy_some(0, 1);
 }
 
-/// The same for at most so many of each list, those first that were looked at longest ago.
-fn tidy_some(most: u32) {
+/// The same for one in so many of each list, and at least so many, those first that were looked at longest ago.
+fn tidy_some(least: usize, in_so_many: usize) {
     for (index, count) in IDLE_COUNT.iter().enumerate() {
-        for _ in 0..count.load(Relaxed).min(most as _) {
+        let count = count.load(Relaxed);
+        for _ in 0..(count / in_so_many).max(least).min(count) {
             let Some(idle) = pop_of(index) else { break };
             release(idle);
         }
@@ -281,12 +282,14 @@ fn tidy_some(most: u32) {
 #[inline]
 pub(crate) fn tidy_if_much_is_left() {
     if parcel::is_much_left() {
-        tidy_some(LOOKED_AT);
+        tidy_some(LOOKED_AT, PARTS);
     }
 }
 
-/// Heaps that nobody uses, and that are looked at at once.
-const LOOKED_AT: u32 = 4;
+/// Heaps that nobody uses, and that are looked at at once: at least so many.
+const LOOKED_AT: usize = 4;
+/// And one in so many: so often much may be left until all were looked at, however many they are.
+const PARTS: usize = 32;
 
 /// Keeps idle heaps and the key at rest for the time around `fork`.
 pub(crate) fn hold() {

@@ -437,6 +437,34 @@ fn what_a_thread_that_ends_frees_of_others_that_are_gone_is_given_back() {
 }
 
 #[test]
+fn what_is_freed_of_many_threads_that_are_gone_is_given_back_however_many_they_are() {
+    const THREADS: usize = 400;
+    assert!(in_child(|| {
+        let before = used_bytes();
+        // All at once, so that each has a heap of its own.
+        let all = std::sync::Arc::new(std::sync::Barrier::new(THREADS));
+        let one = |_| {
+            let all = all.clone();
+            thread::spawn(move || {
+                let blocks: Vec<usize> = (0..400).map(|_| malloc(1000) as usize).collect();
+                all.wait();
+                blocks
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(one).collect();
+        let blocks: Vec<Vec<usize>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        for at in 0..400 {
+            blocks.iter().for_each(|blocks| release(blocks[at] as *mut u8));
+        }
+        let left = used_bytes().saturating_sub(before);
+        if left > 32 << 20 {
+            std::eprintln!("{left} bytes were left");
+        }
+        left <= 32 << 20
+    }));
+}
+
+#[test]
 fn a_thread_that_is_gone_is_not_found_by_its_number_whoever_has_its_heap() {
     let tid = thread::spawn(|| {
         release(malloc(100));
