@@ -9,20 +9,19 @@
 //! In a cluster the key says which node has it. So a segment has several keys there, `memfold:FILE:SEGMENT:WAY`, and its copies are under the first of them that
 //! lie on different nodes which could be reached. To read, all keys are asked for in their order.
 
+use crate::connection::{self, Connection};
 use crate::slots::{self, Range};
 use crate::spare;
 use anyhow::{bail, Context, Result};
 use memfold_pager::tier::choice::Engines as Choice;
 use memfold_pager::tier::wire::{Name, NameText};
 use redis::{
-    Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, ServerError, Value,
+    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    ServerError, Value,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long an engine may take to answer. A program's own patience is longer.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// For how long an engine that did not answer is left alone.
 const REST: Duration = Duration::from_millis(500);
 /// For how long at most one that goes on so is given nothing, where others have what it has.
@@ -75,7 +74,8 @@ impl Config {
                 false => ConnectionAddr::Tcp(host, port),
                 true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
             };
-            let mut how = RedisConnectionInfo::default();
+            // It has nothing to say of itself, and one question fewer to wait for.
+            let mut how = RedisConnectionInfo::default().set_skip_set_lib_name();
             if let Some(password) = &password {
                 how = how.set_password(password);
             }
@@ -110,12 +110,12 @@ impl Config {
         Config { copies: Some(copies), ..self }
     }
 
-    /// A connection to the first of them, made as all are.
+    /// A client's connection to the first of them, made as all are.
     ///
     /// # Errors
     /// What the client says.
-    pub fn connect_to_first(&self) -> redis::RedisResult<Connection> {
-        connect(&self.nodes[0])
+    pub fn connect_to_first(&self) -> redis::RedisResult<redis::Connection> {
+        connection::plain(&self.nodes[0])
     }
 
     /// Whether the engines are nodes of a cluster.
@@ -171,7 +171,7 @@ impl Config {
 /// Whether the engine is a node of a cluster, if it will do.
 fn look_at(node: &ConnectionInfo) -> Result<bool> {
     let name = node.addr().to_string();
-    let mut connection = connect(node).with_context(|| format!("cannot use the engine at {name}"))?;
+    let mut connection = Connection::to(node).with_context(|| format!("cannot use the engine at {name}"))?;
     let info: String = redis::cmd("INFO")
         .query(&mut connection)
         .with_context(|| format!("cannot use the engine at {name}"))?;
@@ -214,14 +214,6 @@ fn split(address: &str) -> Result<(String, u16)> {
         _ => (address, DEFAULT_PORT),
     };
     Ok((host.trim_matches(['[', ']']).to_owned(), port))
-}
-
-fn connect(node: &ConnectionInfo) -> redis::RedisResult<Connection> {
-    let client = redis::Client::open(node.clone())?;
-    let connection = client.get_connection_with_timeout(PATIENCE)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
-    connection.set_write_timeout(Some(PATIENCE))?;
-    Ok(connection)
 }
 
 /// Connections to all engines, of one thread.
@@ -518,13 +510,13 @@ impl Engines {
         let had_worked = connection.is_some();
         let mut result = match connection {
             Some(connection) => ask(connection),
-            None => connect(info).and_then(|new| ask(connection.insert(new))),
+            None => Connection::to(info).and_then(|new| ask(connection.insert(new))),
         };
         // It was closed while nobody used it: then it is found so at once.
         let is_closed = |error: &RedisError| said_by(error).is_none() && !error.is_timeout();
         if had_worked && result.as_ref().is_err_and(is_closed) {
             *connection = None;
-            result = connect(info).and_then(|new| ask(connection.insert(new)));
+            result = Connection::to(info).and_then(|new| ask(connection.insert(new)));
         }
         if result.is_ok() {
             *away = None;
@@ -735,6 +727,24 @@ mod tests {
         assert_eq!(later(&mut engines), 2 * REST);
         assert_eq!(engines.put(FILE, segment, 0, b"x"), Err(Failure::Away));
         assert_eq!(silent.asked(), [""; 0], "it is left alone for longer");
+    }
+
+    #[test]
+    fn an_engine_that_falls_silent_is_waited_for_once_and_not_for_each_answer() {
+        let mut asked = 0;
+        let engine = Fake::start(move |_| {
+            asked += 1;
+            // As one that is stopped, or that is behind a network that is cut.
+            while asked > 1 {
+                std::thread::park();
+            }
+            said(":1")
+        });
+        let mut engines = Engines::new(config(&[&engine], false, ""));
+        assert!(engines.renew(FILE, &[0]));
+        let began = Instant::now();
+        assert!(!engines.renew(FILE, &(0..10).collect::<Vec<_>>()));
+        assert!(began.elapsed() < 5 * connection::PATIENCE, "it has waited for each");
     }
 
     #[test]

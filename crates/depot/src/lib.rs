@@ -8,6 +8,7 @@
 //! Invariants: a cluster is acknowledged only after as many engines have it as were asked for. Nothing is deleted while a process that may read it
 //! lives: one that has a connection and owns the file, or one that has the file's mark locked, as every forked child has.
 
+mod connection;
 pub mod engines;
 #[cfg(test)]
 mod fake;
