@@ -331,50 +331,52 @@ impl Engines {
         failure.map_or(Ok(None), Err)
     }
 
-    /// Has all engines drop segments of a file. What cannot be asked drops them when they expire. Whether all could.
-    pub fn forget(&mut self, file: Name, segments: &[u32]) -> bool {
-        self.all(file, segments, |pipe, key| {
+    /// All copies that there may be of segments of a file.
+    pub fn copies_of(&self, file: Name, segments: &[u32]) -> Copies {
+        let ways = |&segment: &u32| self.ways(file, segment).map(move |way| (segment, way));
+        Copies { file, ways: segments.iter().flat_map(ways).collect() }
+    }
+
+    /// Has engines drop copies, and leaves those that it could not ask for, which are dropped when they expire. Whether there are none.
+    pub fn forget(&mut self, copies: &mut Copies) -> bool {
+        self.all(copies, |pipe, key| {
             pipe.unlink(key).ignore();
         })
     }
 
-    /// Has all engines keep segments of a file for longer. Whether all could be asked.
-    pub fn renew(&mut self, file: Name, segments: &[u32]) -> bool {
+    /// Has engines keep copies for longer, and leaves those that it could not ask for. Whether there are none.
+    pub fn renew(&mut self, copies: &mut Copies) -> bool {
         let expire = self.config.expire.as_millis() as i64;
-        self.all(file, segments, |pipe, key| {
+        self.all(copies, |pipe, key| {
             pipe.pexpire(key, expire).ignore();
         })
     }
 
-    fn all(&mut self, file: Name, segments: &[u32], each: impl Fn(&mut redis::Pipeline, &str)) -> bool {
-        let mut all = true;
-        let named =
-            segments.iter().flat_map(|&segment| self.ways(file, segment).map(move |way| (segment, way)));
-        let named: Vec<(u32, usize)> = named.collect();
+    fn all(&mut self, copies: &mut Copies, each: impl Fn(&mut redis::Pipeline, &str)) -> bool {
         self.know_nodes();
-        // Of each node the keys that it is asked for.
-        let mut keys: Vec<Vec<String>> = self.nodes.iter().map(|_| Vec::new()).collect();
-        for (segment, way) in named {
-            match self.key(file, segment, way) {
-                Some(Key { text, node }) => keys[node].push(text),
-                None => all = false,
+        let mut left = Vec::new();
+        // What each node is asked for.
+        let mut asked: Vec<Vec<(u32, usize, String)>> = self.nodes.iter().map(|_| Vec::new()).collect();
+        for (segment, way) in copies.ways.drain(..) {
+            match self.key(copies.file, segment, way) {
+                Some(key) if !self.nodes[key.node].rests() => asked[key.node].push((segment, way, key.text)),
+                _ => left.push((segment, way)),
             }
         }
-        for (node, keys) in keys.iter().enumerate() {
-            if self.nodes[node].rests() && !keys.is_empty() {
-                all = false;
-                continue;
-            }
-            for some in keys.chunks(500) {
+        for (node, asked) in asked.iter().enumerate() {
+            for some in asked.chunks(500) {
                 let mut pipe = redis::pipe();
-                some.iter().for_each(|key| each(&mut pipe, key));
-                all &= self.ask(node, |connection| pipe.query::<()>(connection)).is_ok();
+                some.iter().for_each(|(.., key)| each(&mut pipe, key));
+                if self.ask(node, |connection| pipe.query::<()>(connection)).is_err() {
+                    left.extend(some.iter().map(|&(segment, way, _)| (segment, way)));
+                }
             }
         }
-        if !all && self.config.cluster {
+        copies.ways = left;
+        if !copies.ways.is_empty() && self.config.cluster {
             self.find_nodes();
         }
-        all
+        copies.ways.is_empty()
     }
 
     /// The ways in which a segment can be kept, in its order: by which engine, or in a cluster by which key.
@@ -552,6 +554,13 @@ impl Engines {
     }
 }
 
+/// Copies of segments of a file, wherever they are.
+pub struct Copies {
+    file: Name,
+    /// Each by its segment, and the way in which that is kept.
+    ways: Vec<(u32, usize)>,
+}
+
 /// What a segment is called, and the number of the engine that has it.
 struct Key {
     text: String,
@@ -614,6 +623,7 @@ mod tests {
     use super::*;
     use crate::fake::{self, config, Fake};
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::sync::{Arc, OnceLock};
 
     const FILE: Name = [1; 16];
@@ -656,8 +666,9 @@ mod tests {
         let second = Fake::start(|_| said(":1"));
         ports.set([first.port, second.port]).unwrap();
         let mut engines = Engines::new(config(&[&first], true, ""));
-        assert!(!engines.forget(FILE, &[0, 1]), "nobody could be asked");
-        assert!(engines.forget(FILE, &[0, 1]));
+        let mut copies = engines.copies_of(FILE, &[0, 1]);
+        assert!(!engines.forget(&mut copies), "nobody could be asked");
+        assert!(engines.forget(&mut copies));
         assert!(second.asked().contains(&"UNLINK".to_owned()));
     }
 
@@ -741,10 +752,29 @@ mod tests {
             said(":1")
         });
         let mut engines = Engines::new(config(&[&engine], false, ""));
-        assert!(engines.renew(FILE, &[0]));
+        let [mut one, mut ten] = [1, 10].map(|count| engines.copies_of(FILE, &Vec::from_iter(0..count)));
+        assert!(engines.renew(&mut one));
         let began = Instant::now();
-        assert!(!engines.renew(FILE, &(0..10).collect::<Vec<_>>()));
+        assert!(!engines.renew(&mut ten));
         assert!(began.elapsed() < 5 * connection::PATIENCE, "it has waited for each");
+    }
+
+    #[test]
+    fn what_one_engine_has_done_it_is_not_asked_for_again_while_another_is_away() {
+        let is_back = Arc::new(AtomicBool::new(false));
+        let [here, away] = [Arc::new(AtomicBool::new(true)), is_back.clone()]
+            .map(|answers| Fake::start(move |_| answers.load(SeqCst).then(|| ":1\r\n".into())));
+        let mut engines = Engines::new(config(&[&here, &away], false, ""));
+        let mut copies = engines.copies_of(FILE, &[0, 1]);
+        assert!(!engines.renew(&mut copies));
+        assert_eq!(here.asked(), ["PEXPIRE", "PEXPIRE"]);
+        assert!(!engines.renew(&mut copies));
+        is_back.store(true, SeqCst);
+        engines.nodes[1].away = None;
+        away.asked();
+        assert!(engines.renew(&mut copies));
+        assert_eq!(away.asked(), ["PEXPIRE", "PEXPIRE"]);
+        assert_eq!(here.asked(), [""; 0], "it has done that");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Serving programs: a socket, a thread for each connection, and one that renews and deletes.
 
-use crate::engines::{Config, Engines, Failure, RENEWALS};
+use crate::engines::{Config, Copies, Engines, Failure, RENEWALS};
 use crate::kept::Kept;
 use crate::spare;
 use anyhow::{Context, Result};
@@ -138,9 +138,9 @@ fn converse(stream: UnixStream, shared: &Arc<Shared>) {
 fn look_after(shared: &Shared, launcher_is_gone: &Receiver<()>, others: impl Fn() -> bool) {
     let mut engines = Engines::new(shared.config.clone());
     let every = shared.config.expire() / RENEWALS;
-    let mut renewed = Instant::now();
-    // What could not be deleted yet.
-    let mut left: Vec<(Instant, Name, Vec<u32>)> = Vec::new();
+    // What could not be renewed yet since it was time for all of it, and what could not be deleted: an engine may be away, and others have them too.
+    let (mut renewed, mut due): (Instant, Vec<Copies>) = (Instant::now(), Vec::new());
+    let mut left: Vec<(Instant, Copies)> = Vec::new();
     let mut over = false;
     // How often in a row no other process was found, and when that was looked last.
     let (mut alone, mut looked) = (0, None::<Instant>);
@@ -151,18 +151,16 @@ fn look_after(shared: &Shared, launcher_is_gone: &Receiver<()>, others: impl Fn(
         }
         let now = Instant::now();
         if now.duration_since(renewed) >= every {
+            renewed = now;
             let all = shared.kept().all();
-            // Each is asked to be renewed, whatever came of those before: an engine may be away, and others have them too.
-            if all.iter().fold(true, |done, (file, segments)| engines.renew(*file, segments) && done) {
-                renewed = now;
-            }
+            due = all.iter().map(|(file, segments)| engines.copies_of(*file, segments)).collect();
         }
-        left.extend(shared.kept().ended().into_iter().map(|(file, segments)| (now, file, segments)));
+        due.retain_mut(|copies| !engines.renew(copies));
+        let ended = shared.kept().ended();
+        left.extend(ended.iter().map(|(file, segments)| (now, engines.copies_of(*file, segments))));
         // By itself it goes when it expires, and nobody stays for an hour for that.
         let patience = if over { PARTING } else { shared.config.expire() };
-        left.retain(|(since, file, segments)| {
-            now.duration_since(*since) < patience && !engines.forget(*file, segments)
-        });
+        left.retain_mut(|(since, copies)| now.duration_since(*since) < patience && !engines.forget(copies));
         if !over {
             continue;
         }
@@ -216,7 +214,8 @@ impl<'a> Connection<'a> {
             Op::Keep => self.shared.kept().keep(file, segment..segment.saturating_add(number)),
             Op::Forget => {
                 self.shared.kept().forget(file, segment);
-                self.engines.forget(file, &[segment]);
+                let mut copies = self.engines.copies_of(file, &[segment]);
+                self.engines.forget(&mut copies);
             }
             Op::Put => {
                 self.stream.read_exact(&mut self.bytes[..len])?;
