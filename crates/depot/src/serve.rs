@@ -100,17 +100,22 @@ fn watch(shared: &Shared, _gone: Sender<()>) {
 
 fn accept(listener: &UnixListener, spare: File, shared: &Arc<Shared>) {
     let (mut spare, mut told) = (Some(spare), false);
-    for stream in listener.incoming() {
-        match stream {
-            Ok(stream) => converse(stream, shared),
-            Err(error) if spare::is_crowded(&error) => {
+    loop {
+        // accept(2) takes a descriptor before it waits: that none is left says nothing of who comes later.
+        let mut came = await_bytes(listener).and_then(|()| listener.accept());
+        if came.as_ref().is_err_and(spare::is_crowded) {
+            drop(spare.take());
+            came = listener.accept();
+        }
+        // A thread may have been quicker.
+        spare = spare.or_else(|| spare::open().ok());
+        match came {
+            Ok((stream, _)) if spare.is_some() => converse(stream, shared),
+            Ok((stream, _)) => {
                 // Who comes is sent away, and knows it: it would wait for an answer.
-                drop(spare.take());
-                let came = listener.accept().map(drop);
+                drop(stream);
                 spare = spare::open().ok();
-                if came.is_err() {
-                    std::thread::sleep(LOOK);
-                } else if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut told, true) {
                     let _ = writeln!(&shared.launcher, "{CROWDED}");
                 }
             }
@@ -245,9 +250,9 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Waits until there is something to read. A thread that waits in reading itself is woken by each answer that is taken, too.
-fn await_bytes(stream: &UnixStream) -> io::Result<()> {
-    let mut poll = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+/// Waits until there is something to read, or somebody to accept. A thread that waits in reading itself is woken by each answer that is taken, too.
+fn await_bytes(socket: &impl AsFd) -> io::Result<()> {
+    let mut poll = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
     match nix::poll::poll(&mut poll, PollTimeout::NONE) {
         Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),
