@@ -9,6 +9,7 @@
 //! lives: one that has a connection and owns the file, or one that has the file's mark locked, as every forked child has.
 
 mod connection;
+mod ending;
 pub mod engines;
 #[cfg(test)]
 mod fake;

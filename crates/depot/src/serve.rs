@@ -1,5 +1,6 @@
 //! Serving programs: a socket, a thread for each connection, and one that renews and deletes.
 
+use crate::ending::{Ending, Next, LOOK, PARTING};
 use crate::engines::{Config, Copies, Engines, Failure, RENEWALS};
 use crate::kept::Kept;
 use crate::spare;
@@ -17,18 +18,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How often it is looked what nobody wants any more.
-const LOOK: Duration = Duration::from_millis(500);
-/// How often that is where the launcher is gone and no process of its was found: somebody waits then.
-const HASTE: Duration = Duration::from_millis(100);
-/// How often processes of a launcher that is gone are looked for while there are some.
-const SELDOM: Duration = Duration::from_secs(5);
-/// So often none must be found: one that executes another program is for a moment nobody's (execve(2)).
-const LOOKS: u32 = 2;
-/// How long it is tried to delete what is left when the launcher is gone.
-const PARTING: Duration = Duration::from_secs(10);
 /// What people are told where no descriptor is left for a program that comes.
 const CROWDED: &str = "the process for the tier has as many files open as it may: what is started from now on finds the tier away \
                        until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)";
@@ -146,13 +137,14 @@ fn look_after(shared: &Shared, launcher_is_gone: &Receiver<()>, others: impl Fn(
     // What could not be renewed yet since it was time for all of it, and what could not be deleted: an engine may be away, and others have them too.
     let (mut renewed, mut due): (Instant, Vec<Copies>) = (Instant::now(), Vec::new());
     let mut left: Vec<(Instant, Copies)> = Vec::new();
-    let mut over = false;
-    // How often in a row no other process was found, and when that was looked last.
-    let (mut alone, mut looked) = (0, None::<Instant>);
+    let mut ending: Option<Ending> = None;
     loop {
-        match over {
-            true => std::thread::sleep(if alone > 0 { HASTE } else { LOOK }),
-            false => over = launcher_is_gone.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected),
+        match &ending {
+            Some(ending) => std::thread::sleep(ending.pause()),
+            None => {
+                let gone = launcher_is_gone.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
+                ending = gone.then(|| Ending::begin(Instant::now()));
+            }
         }
         let now = Instant::now();
         if now.duration_since(renewed) >= every {
@@ -164,21 +156,16 @@ fn look_after(shared: &Shared, launcher_is_gone: &Receiver<()>, others: impl Fn(
         let ended = shared.kept().ended();
         left.extend(ended.iter().map(|(file, segments)| (now, engines.copies_of(*file, segments))));
         // By itself it goes when it expires, and nobody stays for an hour for that.
-        let patience = if over { PARTING } else { shared.config.expire() };
+        let patience = if ending.is_some() { PARTING } else { shared.config.expire() };
         left.retain_mut(|(since, copies)| now.duration_since(*since) < patience && !engines.forget(copies));
-        if !over {
-            continue;
-        }
-        if alone > 0 || looked.is_none_or(|looked| now.duration_since(looked) >= SELDOM) {
-            (alone, looked) = (if others() { 0 } else { alone + 1 }, Some(now));
-        }
-        let idle = shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
-        if idle && alone >= LOOKS {
-            return;
-        }
-        if idle || alone == 0 {
-            // It waits for what is deleted soon, and neither for others nor for nothing.
-            let _ = shared.launcher.shutdown(Shutdown::Write);
+        let Some(ending) = &mut ending else { continue };
+        let is_idle = || shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
+        match ending.look(now, &others, is_idle) {
+            Next::Stay => {}
+            Next::Release => {
+                let _ = shared.launcher.shutdown(Shutdown::Write);
+            }
+            Next::End => return,
         }
     }
 }
