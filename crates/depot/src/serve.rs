@@ -20,9 +20,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What people are told where no descriptor is left for a program that comes.
+/// The line that people are told where no descriptor is left for a program that comes.
 const CROWDED: &str = "the process for the tier has as many files open as it may: what is started from now on finds the tier away \
-                       until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)";
+                       until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)\n";
 
 struct Shared {
     config: Config,
@@ -107,7 +107,7 @@ fn accept(listener: &UnixListener, spare: File, shared: &Arc<Shared>) {
                 drop(stream);
                 spare = spare::open().ok();
                 if !std::mem::replace(&mut told, true) {
-                    let _ = writeln!(&shared.launcher, "{CROWDED}");
+                    let _ = (&shared.launcher).write_all(CROWDED.as_bytes());
                 }
             }
             Err(_) => std::thread::sleep(LOOK),
