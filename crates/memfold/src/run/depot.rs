@@ -65,17 +65,19 @@ impl Depot {
             .prefix("memfold-tier-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
-            .context("cannot make a directory for the tier")?
-            .keep();
+            .context("cannot make a directory for the tier")?;
         let found = (config.is_cluster(), config.copies());
-        let (child, talk) = spawn(&directory, run, tier, found)?;
-        let (run, tier, started) = (run.to_owned(), tier.to_owned(), Instant::now());
-        let depot = Depot { child, talk, directory, run, tier, found, started, quiet };
-        while !depot.directory.join(SOCKET).exists() {
-            anyhow::ensure!(depot.started.elapsed() < PATIENCE, "the process for the tier does not begin");
+        let (mut child, talk) = spawn(directory.path(), run, tier, found)?;
+        let started = Instant::now();
+        while !directory.path().join(SOCKET).exists() {
+            let may_begin = matches!(child.try_wait(), Ok(None)) && started.elapsed() < PATIENCE;
+            anyhow::ensure!(may_begin, "the process for the tier does not begin");
             sleep(Duration::from_millis(5));
         }
-        Ok(Some(depot))
+        // From now on it is that process's, which removes it.
+        let directory = directory.keep();
+        let (run, tier) = (run.to_owned(), tier.to_owned());
+        Ok(Some(Depot { child, talk, directory, run, tier, found, started, quiet }))
     }
 
     /// The directory of its socket.
