@@ -1,6 +1,6 @@
 //! An engine for tests, which answers what a test says.
 
-use crate::engines::Config;
+use crate::config::Config;
 use memfold_pager::tier::choice::Choice;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,8 +1,10 @@
 //! Serving programs: a socket, a thread for each connection, and one that renews and deletes.
 
+use crate::config::{Config, RENEWALS};
 use crate::ending::{Ending, Next, LOOK, PARTING};
-use crate::engines::{Config, Copies, Engines, Failure, RENEWALS};
+use crate::engines::{Copies, Engines};
 use crate::kept::Kept;
+use crate::node::Failure;
 use crate::spare;
 use anyhow::{Context, Result};
 use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};

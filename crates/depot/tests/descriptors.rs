@@ -1,6 +1,6 @@
 //! A process that has as many descriptors as it may, which no test beside this one would do with.
 
-use memfold_depot::engines::Config;
+use memfold_depot::Config;
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::tier::wire::{Answer, Op, Request, ANSWER, SOCKET};
 use nix::errno::Errno;

@@ -8,7 +8,7 @@
 use super::supervise;
 use crate::text;
 use anyhow::{Context, Result};
-use memfold_depot::engines::Config;
+use memfold_depot::Config;
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::tier::wire::SOCKET;
 use std::fs::Permissions;
