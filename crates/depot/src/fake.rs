@@ -1,6 +1,6 @@
 //! An engine for tests, which answers what a test says.
 
-use crate::engines::Config;
+use crate::config::Config;
 use memfold_pager::tier::choice::Choice;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -15,7 +15,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// One that answers commands in this way. What a client says of itself is not among them.
+    /// One that answers commands in this way.
     pub fn start(answer: impl FnMut(&[String]) -> Answer + Send + 'static) -> Fake {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -50,12 +50,8 @@ fn talk(
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     loop {
         let words = command(&mut reader)?;
-        let said = if words[0] == "CLIENT" {
-            "+OK\r\n".into()
-        } else {
-            asked.lock().unwrap().push(words[0].clone());
-            answer.lock().unwrap()(&words)?
-        };
+        asked.lock().unwrap().push(words[0].clone());
+        let said = answer.lock().unwrap()(&words)?;
         (&stream).write_all(said.as_bytes()).ok()?;
     }
 }

@@ -1,7 +1,10 @@
 //! Serving programs: a socket, a thread for each connection, and one that renews and deletes.
 
-use crate::engines::{Config, Engines, Failure, RENEWALS};
+use crate::config::{Config, RENEWALS};
+use crate::ending::{Ending, Next, LOOK, PARTING};
+use crate::engines::{Copies, Engines};
 use crate::kept::Kept;
+use crate::node::Failure;
 use crate::spare;
 use anyhow::{Context, Result};
 use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};
@@ -17,21 +20,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How often it is looked what nobody wants any more.
-const LOOK: Duration = Duration::from_millis(500);
-/// How often that is where the launcher is gone and no process of its was found: somebody waits then.
-const HASTE: Duration = Duration::from_millis(100);
-/// How often processes of a launcher that is gone are looked for while there are some.
-const SELDOM: Duration = Duration::from_secs(5);
-/// So often none must be found: one that executes another program is for a moment nobody's (execve(2)).
-const LOOKS: u32 = 2;
-/// How long it is tried to delete what is left when the launcher is gone.
-const PARTING: Duration = Duration::from_secs(10);
-/// What people are told where no descriptor is left for a program that comes.
+/// The line that people are told where no descriptor is left for a program that comes.
 const CROWDED: &str = "the process for the tier has as many files open as it may: what is started from now on finds the tier away \
-                       until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)";
+                       until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)\n";
 
 struct Shared {
     config: Config,
@@ -100,18 +93,23 @@ fn watch(shared: &Shared, _gone: Sender<()>) {
 
 fn accept(listener: &UnixListener, spare: File, shared: &Arc<Shared>) {
     let (mut spare, mut told) = (Some(spare), false);
-    for stream in listener.incoming() {
-        match stream {
-            Ok(stream) => converse(stream, shared),
-            Err(error) if spare::is_crowded(&error) => {
+    loop {
+        // accept(2) takes a descriptor before it waits: that none is left says nothing of who comes later.
+        let mut came = await_bytes(listener).and_then(|()| listener.accept());
+        if came.as_ref().is_err_and(spare::is_crowded) {
+            drop(spare.take());
+            came = listener.accept();
+        }
+        // A thread may have been quicker.
+        spare = spare.or_else(|| spare::open().ok());
+        match came {
+            Ok((stream, _)) if spare.is_some() => converse(stream, shared),
+            Ok((stream, _)) => {
                 // Who comes is sent away, and knows it: it would wait for an answer.
-                drop(spare.take());
-                let came = listener.accept().map(drop);
+                drop(stream);
                 spare = spare::open().ok();
-                if came.is_err() {
-                    std::thread::sleep(LOOK);
-                } else if !std::mem::replace(&mut told, true) {
-                    let _ = writeln!(&shared.launcher, "{CROWDED}");
+                if !std::mem::replace(&mut told, true) {
+                    let _ = (&shared.launcher).write_all(CROWDED.as_bytes());
                 }
             }
             Err(_) => std::thread::sleep(LOOK),
@@ -138,44 +136,38 @@ fn converse(stream: UnixStream, shared: &Arc<Shared>) {
 fn look_after(shared: &Shared, launcher_is_gone: &Receiver<()>, others: impl Fn() -> bool) {
     let mut engines = Engines::new(shared.config.clone());
     let every = shared.config.expire() / RENEWALS;
-    let mut renewed = Instant::now();
-    // What could not be deleted yet.
-    let mut left: Vec<(Instant, Name, Vec<u32>)> = Vec::new();
-    let mut over = false;
-    // How often in a row no other process was found, and when that was looked last.
-    let (mut alone, mut looked) = (0, None::<Instant>);
+    // What could not be renewed yet since it was time for all of it, and what could not be deleted: an engine may be away, and others have them too.
+    let (mut renewed, mut due): (Instant, Vec<Copies>) = (Instant::now(), Vec::new());
+    let mut left: Vec<(Instant, Copies)> = Vec::new();
+    let mut ending: Option<Ending> = None;
     loop {
-        match over {
-            true => std::thread::sleep(if alone > 0 { HASTE } else { LOOK }),
-            false => over = launcher_is_gone.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected),
+        match &ending {
+            Some(ending) => std::thread::sleep(ending.pause()),
+            None => {
+                let gone = launcher_is_gone.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
+                ending = gone.then(|| Ending::begin(Instant::now()));
+            }
         }
         let now = Instant::now();
         if now.duration_since(renewed) >= every {
+            renewed = now;
             let all = shared.kept().all();
-            // Each is asked to be renewed, whatever came of those before: an engine may be away, and others have them too.
-            if all.iter().fold(true, |done, (file, segments)| engines.renew(*file, segments) && done) {
-                renewed = now;
-            }
+            due = all.iter().map(|(file, segments)| engines.copies_of(*file, segments)).collect();
         }
-        left.extend(shared.kept().ended().into_iter().map(|(file, segments)| (now, file, segments)));
+        due.retain_mut(|copies| !engines.renew(copies));
+        let ended = shared.kept().ended();
+        left.extend(ended.iter().map(|(file, segments)| (now, engines.copies_of(*file, segments))));
         // By itself it goes when it expires, and nobody stays for an hour for that.
-        let patience = if over { PARTING } else { shared.config.expire() };
-        left.retain(|(since, file, segments)| {
-            now.duration_since(*since) < patience && !engines.forget(*file, segments)
-        });
-        if !over {
-            continue;
-        }
-        if alone > 0 || looked.is_none_or(|looked| now.duration_since(looked) >= SELDOM) {
-            (alone, looked) = (if others() { 0 } else { alone + 1 }, Some(now));
-        }
-        let idle = shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
-        if idle && alone >= LOOKS {
-            return;
-        }
-        if idle || alone == 0 {
-            // It waits for what is deleted soon, and neither for others nor for nothing.
-            let _ = shared.launcher.shutdown(Shutdown::Write);
+        let patience = if ending.is_some() { PARTING } else { shared.config.expire() };
+        left.retain_mut(|(since, copies)| now.duration_since(*since) < patience && !engines.forget(copies));
+        let Some(ending) = &mut ending else { continue };
+        let is_idle = || shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
+        match ending.look(now, &others, is_idle) {
+            Next::Stay => {}
+            Next::Release => {
+                let _ = shared.launcher.shutdown(Shutdown::Write);
+            }
+            Next::End => return,
         }
     }
 }
@@ -216,7 +208,8 @@ impl<'a> Connection<'a> {
             Op::Keep => self.shared.kept().keep(file, segment..segment.saturating_add(number)),
             Op::Forget => {
                 self.shared.kept().forget(file, segment);
-                self.engines.forget(file, &[segment]);
+                let mut copies = self.engines.copies_of(file, &[segment]);
+                self.engines.forget(&mut copies);
             }
             Op::Put => {
                 self.stream.read_exact(&mut self.bytes[..len])?;
@@ -246,9 +239,9 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Waits until there is something to read. A thread that waits in reading itself is woken by each answer that is taken, too.
-fn await_bytes(stream: &UnixStream) -> io::Result<()> {
-    let mut poll = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+/// Waits until there is something to read, or somebody to accept. A thread that waits in reading itself is woken by each answer that is taken, too.
+fn await_bytes(socket: &impl AsFd) -> io::Result<()> {
+    let mut poll = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
     match nix::poll::poll(&mut poll, PollTimeout::NONE) {
         Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),

@@ -425,6 +425,21 @@ fn an_engine_that_will_not_do_is_refused_with_the_remedy_and_a_password_comes_fr
 }
 
 #[test]
+fn a_process_for_the_tier_that_cannot_begin_is_told_and_leaves_no_directory() {
+    let engine = Engine::start(&[]);
+    let home = scratch();
+    // No socket can be in a directory with a name that long (unix(7)).
+    let directory = home.path().join("long".repeat(25));
+    std::fs::create_dir(&directory).unwrap();
+    let mut command = launch(home.path(), &tier(&[&engine], ""));
+    let output = command.env("TMPDIR", &directory).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("does not begin"), "{said}");
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+}
+
+#[test]
 fn what_is_on_an_engine_is_kept_there_for_as_long_as_the_program_lives() {
     let mut engine = Engine::start(&[]);
     let mut folded = Folded::start(&tier(&[&engine], ",expire=10s"));

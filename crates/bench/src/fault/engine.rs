@@ -5,7 +5,7 @@ use super::report::Held;
 use crate::process::Thread;
 use crate::worker::{Order, Presence, Round, Touch, TouchResult};
 use anyhow::{Context, Result};
-use memfold_depot::engines::Config;
+use memfold_depot::Config;
 use memfold_pager::tier::choice::Engines;
 use memfold_pager::tier::wire::SOCKET;
 use memfold_pager::tier::CLUSTER;

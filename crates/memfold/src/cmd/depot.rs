@@ -2,7 +2,7 @@
 
 use crate::{pages, process};
 use anyhow::anyhow;
-use memfold_depot::engines::Config;
+use memfold_depot::Config;
 use memfold_pager::tier::choice::Choice;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{SigSet, Signal};

@@ -8,11 +8,11 @@
 use super::supervise;
 use crate::text;
 use anyhow::{Context, Result};
-use memfold_depot::engines::Config;
+use memfold_depot::Config;
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::tier::wire::SOCKET;
 use std::fs::Permissions;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
@@ -34,8 +34,7 @@ const APART: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Depot {
     child: Child,
-    /// Our end of its standard input: by that it learns that we are gone, and there it says what people should know.
-    talk: BufReader<UnixStream>,
+    talk: Talk,
     directory: PathBuf,
     run: PathBuf,
     tier: String,
@@ -66,17 +65,19 @@ impl Depot {
             .prefix("memfold-tier-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
-            .context("cannot make a directory for the tier")?
-            .keep();
+            .context("cannot make a directory for the tier")?;
         let found = (config.is_cluster(), config.copies());
-        let (child, talk) = spawn(&directory, run, tier, found)?;
-        let (run, tier, started) = (run.to_owned(), tier.to_owned(), Instant::now());
-        let depot = Depot { child, talk, directory, run, tier, found, started, quiet };
-        while !depot.directory.join(SOCKET).exists() {
-            anyhow::ensure!(depot.started.elapsed() < PATIENCE, "the process for the tier does not begin");
+        let (mut child, talk) = spawn(directory.path(), run, tier, found)?;
+        let started = Instant::now();
+        while !directory.path().join(SOCKET).exists() {
+            let may_begin = matches!(child.try_wait(), Ok(None)) && started.elapsed() < PATIENCE;
+            anyhow::ensure!(may_begin, "the process for the tier does not begin");
             sleep(Duration::from_millis(5));
         }
-        Ok(Some(depot))
+        // From now on it is that process's, which removes it.
+        let directory = directory.keep();
+        let (run, tier) = (run.to_owned(), tier.to_owned());
+        Ok(Some(Depot { child, talk, directory, run, tier, found, started, quiet }))
     }
 
     /// The directory of its socket.
@@ -99,7 +100,7 @@ impl Depot {
     /// Leaves it, and waits for a while until what the program had on the engines is deleted: as process 1 we would end it too. Not where other processes
     /// of the run are left.
     pub fn part(mut self) {
-        let _ = self.talk.get_ref().shutdown(Shutdown::Write);
+        let _ = self.talk.stream.get_ref().shutdown(Shutdown::Write);
         let until = Instant::now() + PARTING;
         while !self.hear() && Instant::now() < until {
             sleep(Duration::from_millis(5));
@@ -110,14 +111,33 @@ impl Depot {
     /// Whether that was all that it will ever say.
     fn hear(&mut self) -> bool {
         loop {
-            let mut line = String::new();
-            match self.talk.read_line(&mut line) {
-                Ok(0) => return true,
-                Ok(_) if !self.quiet => text::say(line.trim_end()),
-                Ok(_) => {}
+            match self.talk.next() {
+                Ok(None) => return true,
+                Ok(Some(line)) if !self.quiet => text::say(line),
+                Ok(Some(_)) => {}
                 Err(_) => return false,
             }
         }
+    }
+}
+
+/// Our end of the process's standard input: by that it learns that we are gone, and there it says what people should know.
+#[derive(Debug)]
+struct Talk {
+    stream: BufReader<UnixStream>,
+    /// What has come of the next line.
+    line: Vec<u8>,
+}
+
+impl Talk {
+    /// The next line; `None` where none will ever come.
+    fn next(&mut self) -> io::Result<Option<String>> {
+        self.stream.read_until(b'\n', &mut self.line)?;
+        if self.line.is_empty() {
+            return Ok(None);
+        }
+        let line = std::mem::take(&mut self.line);
+        Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()))
     }
 }
 
@@ -126,7 +146,7 @@ fn spawn(
     run: &Path,
     tier: &str,
     (cluster, copies): (bool, usize),
-) -> Result<(Child, BufReader<UnixStream>)> {
+) -> Result<(Child, Talk)> {
     // The file that is being executed, also when its name is gone: there may be a newer version by now.
     let executable = std::env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(executable.unwrap_or_else(|| "/proc/self/exe".into()));
@@ -140,5 +160,26 @@ fn spawn(
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     let child = command.spawn().context("cannot start the process for the tier")?;
     supervise::keep(child.id());
-    Ok((child, BufReader::new(ours)))
+    Ok((child, Talk { stream: BufReader::new(ours), line: Vec::new() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn a_line_that_comes_in_parts_is_heard_as_a_whole() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut talk = Talk { stream: BufReader::new(ours), line: Vec::new() };
+        theirs.write_all(b"one \xc3").unwrap();
+        assert_eq!(talk.next().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        theirs.write_all(b"\xa4\ntwo").unwrap();
+        assert_eq!(talk.next().unwrap().as_deref(), Some("one \u{e4}"));
+        assert!(talk.next().is_err());
+        drop(theirs);
+        assert_eq!(talk.next().unwrap().as_deref(), Some("two"));
+        assert_eq!(talk.next().unwrap(), None);
+    }
 }
