@@ -11,6 +11,7 @@ use crate::evict::group::Watch;
 use crate::evict::limit::Hand;
 use crate::evict::page_daemon::DaemonPolicy;
 use crate::fault::restore::Restorer;
+use crate::gauge::Gauge;
 use crate::inventory::Schedule;
 use crate::kernel::Kernel;
 use crate::recording::Recording;
@@ -377,13 +378,23 @@ impl Worker {
         // What was for looking first: it is counted after the whole.
         let looking = self.engine.latency.stall_looking.load(Acquire);
         let limit = self.engine.setting(Setting::MaxStall);
-        self.budgets.stall.have(self.engine.counts.managed.load(Relaxed));
+        self.budgets.stall.have(self.to_look_at());
         self.budgets.stall.charge(self.now.0, self.engine.latency.stall.load(Relaxed), looking, limit);
         let control = self.engine.control();
         control.stall_ns.store(self.budgets.stall.total(), Relaxed);
         let ppm = self.budgets.stall.waited(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
         self.budgets.returns.note(self.now.0, control.pages_evicted.load(Relaxed), self.engine.soon_back());
+    }
+
+    /// Memory that there is to look at, bytes: of what is mapped, what was ever touched and is still there or stored.
+    fn to_look_at(&self) -> u64 {
+        let managed = self.engine.counts.managed.load(Relaxed);
+        let there = self.engine.link.gauges.read(Gauge::Memory).map_or(u64::MAX, |[_, resident]| resident);
+        there
+            .saturating_add(self.engine.counts.stored.load(Relaxed))
+            .saturating_mul(PAGE_SIZE as u64)
+            .min(managed)
     }
 
     /// Overwrites what pages have left in this thread's working memory, before it sleeps and now and then while it does not.
