@@ -125,10 +125,8 @@ impl Policy for ByAge {
             // Who rests was told so by the cold age that held then.
             let before = core::mem::replace(&mut worker.eviction.paced_by, self.cold_age);
             round.all = round.census || before != self.cold_age;
-            let held = worker.eviction.held.filter(|_| !round.all && !worker.eviction.held_had_turn);
-            round.from_held = held.is_some();
-            round.at = held.unwrap_or(0);
-            worker.eviction.held_had_turn = round.from_held;
+            // What comes back, too, does so from the beginning on.
+            round.at = worker.eviction.held.begin(round.all || self.broken.is_some());
         }
         Some(round)
     }

@@ -143,9 +143,7 @@ impl Worker {
         if allowance.held.is_some() {
             self.engine.control().budget_holds.fetch_add(1, Relaxed);
         }
-        if round.from_held || self.eviction.held.is_none() {
-            self.eviction.held = allowance.held;
-        }
+        self.eviction.held.note(allowance.held);
         round.from_start = began == 0;
         policy.end(self, round)
     }

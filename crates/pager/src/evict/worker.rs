@@ -25,6 +25,7 @@ use crate::tier::round::Demotion;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::budget::WINDOW;
 use memfold_policy::effort::{self, Effort, Gains};
+use memfold_policy::held::Held;
 use memfold_policy::learning::Learning;
 use memfold_policy::pace::{self, Pace};
 use memfold_policy::recheck::Stretch;
@@ -175,11 +176,8 @@ pub(crate) struct Eviction {
     pub daemon: Option<DaemonPolicy>,
     /// The round over all extents that the last pass did not finish.
     pub round: Round,
-    /// The first extent for which there was none of the stall budget left, and whether the last round began there. Every other one does: the first of all extents would have
-    /// what is allowed for ever.
-    pub held: Option<usize>,
-    /// See there.
-    pub held_had_turn: bool,
+    /// The extents for which there was none of the stall budget left.
+    pub held: Held,
     /// The cold age of the last pass, by which extents rest; 0 before any.
     pub paced_by: u64,
     /// Until when no round begins that can do no more than look.
@@ -199,8 +197,7 @@ impl Eviction {
         Eviction {
             daemon: None,
             round: Round::default(),
-            held: None,
-            held_had_turn: false,
+            held: Held::new(),
             paced_by: 0,
             next_look: Nanos(0),
             brought_back: Nanos(0),
@@ -272,8 +269,6 @@ pub(crate) struct Round {
     pub more: bool,
     /// It began at the first extent, and was not interrupted since.
     pub from_start: bool,
-    /// It began where the stall budget had ended.
-    pub from_held: bool,
     /// Everything is seen before anything is decided.
     pub sees_first: bool,
     /// Nobody interrupts it.
