@@ -158,8 +158,8 @@ pub const SPLITS: u32 = 128;
 pub const WAS_HUGE: u32 = 256;
 /// [`Extent::flags`]: the kernel reported that something was dropped here, since the memory was found.
 pub const DROPPED: u32 = 512;
-/// [`Extent::flags`]: of the probe under way, those pages that are in `tried` had been in use.
-pub const TRIES: u32 = 1024;
+/// [`Extent::flags`]: the probe under way tries those pages that are in `tried`, of either kind.
+pub const TRIES: [u32; 2] = [1024, 2048];
 
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;
