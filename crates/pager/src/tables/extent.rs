@@ -100,7 +100,7 @@ pub struct Extent {
     pub present: AtomicU32,
     /// Pages that could be set aside at the last look but were too few; background thread only.
     pub scattered: AtomicU32,
-    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`] or 0. Written under the lock.
+    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`], [`WAITS_FOR_ROOM`] or 0. Written under the lock.
     pub waits_for: AtomicU32,
     /// Pages of the last probe that were touched, plus one; 0 before they were counted. Background thread only.
     pub touched: AtomicU32,
@@ -165,6 +165,8 @@ pub const TRIES: [u32; 2] = [1024, 2048];
 pub const WAITS_FOR_CPU: u32 = 1;
 /// [`Extent::waits_for`]: the stall budget, which is used up.
 pub const WAITS_FOR_STALL: u32 = 2;
+/// [`Extent::waits_for`]: a place to be set aside in.
+pub const WAITS_FOR_ROOM: u32 = 3;
 
 /// In `Extent::burst`: the touches tell of use.
 const IN_USE: u32 = 1 << 31;
