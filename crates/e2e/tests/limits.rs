@@ -66,6 +66,39 @@ fn built(name: &str) -> PathBuf {
     out
 }
 
+/// Has the command's process have no more than this of a resource.
+fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: a system call, and the closure allocates nothing.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(resource, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
+    };
+}
+
+#[test]
+fn a_program_may_map_nearly_all_that_its_limit_on_address_space_allows() {
+    let address_space = built("address_space");
+    for resource in [libc::RLIMIT_AS, libc::RLIMIT_DATA] {
+        let mapped = |start: Option<Command>, argument: &str| {
+            let mut command = start.unwrap_or_else(|| Command::new("env"));
+            command.arg(&address_space).arg(argument);
+            limited(&mut command, resource, 2 << 30);
+            let outcome = finish(command, LIMIT);
+            let blocks: u64 =
+                String::from_utf8(outcome.stdout).unwrap().trim().parse().expect(&outcome.stderr);
+            blocks
+        };
+        let home = scratch();
+        let mut start = memfold(home.path());
+        start.args(["run", "--quiet", "--cold-age", "100ms", "--max-cpu", "100", "--max-stall", "100", "--"]);
+        let (plain, folded) = (mapped(None, ""), mapped(Some(start), "folded"));
+        assert!(folded * 8 >= plain * 7, "{folded} of {plain}");
+    }
+}
+
 #[test]
 fn a_limit_on_the_length_of_files_ends_neither_the_program_nor_the_launcher() {
     for bytes in [0, 1, 4096, 12 << 10, 16 << 10, 1 << 20] {
@@ -73,14 +106,7 @@ fn a_limit_on_the_length_of_files_ends_neither_the_program_nor_the_launcher() {
         let mut command = memfold(home.path());
         command.args(["run", "--summary"]).arg(home.path().join("summary.json"));
         command.args(["--", "sh", "-c", "cat /etc/passwd >/dev/null; exit 5"]);
-        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-        // SAFETY: a system call, and the closure allocates nothing.
-        unsafe {
-            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            })
-        };
+        limited(&mut command, libc::RLIMIT_FSIZE, bytes);
         let outcome = finish(command, LIMIT);
         assert_eq!(outcome.status.code(), Some(5), "{bytes}: {}\n{}", outcome.status, outcome.stderr);
     }

@@ -36,6 +36,11 @@ fn built(directory: &Path) -> PathBuf {
 impl Folded {
     /// Starts it; with `all`, it has all kinds of memory, else only what can be folded.
     fn start(options: &[&str], all: bool) -> Folded {
+        Folded::start_by(&[], options, all)
+    }
+
+    /// The same by another program, which executes it.
+    fn start_by(by: &[&str], options: &[&str], all: bool) -> Folded {
         let runtime = scratch();
         let file = built(runtime.path());
         let mut command = memfold(runtime.path());
@@ -44,6 +49,7 @@ impl Folded {
             .arg(runtime.path().join("summary"))
             .args(options)
             .arg("--")
+            .args(by)
             .arg(file);
         if all {
             command.arg(runtime.path().join("mapped"));
@@ -174,6 +180,15 @@ fn cold_memory_waits_for_the_budget_that_there_is_none_of() {
         let folded = Folded::start(&["--cold-age", "1s", option, "0.001", free, "100"], false);
         folded.wait_for(&[(reason, COLD * 9 / 10..COLD * 11 / 10)]);
     }
+}
+
+#[test]
+fn cold_memory_waits_for_a_place_where_address_space_is_short() {
+    // A sixteenth of it has four extents.
+    let by = ["sh", "-c", "ulimit -v 180000; exec \"$0\" \"$@\""];
+    let folded =
+        Folded::start_by(&by, &["--cold-age", "4s", "--max-cpu", "100", "--max-stall", "100"], false);
+    folded.wait_for(&[("waiting_for_room", 8 * MIB..COLD), ("waiting_for_cpu", 0..1)]);
 }
 
 #[test]

@@ -25,6 +25,8 @@ use memfold_sys::time::Nanos;
 const WAITING: Nanos = Nanos::from_secs(1);
 /// How often it is looked at for how long the CPUs were idle: the kernel counts that in hundredths of a second.
 const IDLE: Nanos = Nanos::from_millis(500);
+/// A hundredth of a second, ns.
+const HUNDREDTH: u64 = 10_000_000;
 /// How often it is looked at which CPUs the process may use.
 const ALLOWED: Nanos = Nanos::from_secs(10);
 const POWER: Nanos = Nanos::from_secs(30);
@@ -51,6 +53,8 @@ pub struct Contention {
     stat: Option<Fd>,
     idle: u64,
     idle_at: Nanos,
+    /// The CPU time that folding had taken by then.
+    own_time: Nanos,
     /// Moving average of the runnable threads beside ourselves, in sixteenths.
     runnable: u32,
     contended: bool,
@@ -78,6 +82,7 @@ impl Contention {
             stat: open(c"/proc/stat"),
             idle: 0,
             idle_at: Nanos(0),
+            own_time: Nanos(0),
             loadavg: open(c"/proc/loadavg"),
             pressure: open(c"/proc/pressure/cpu"),
             cpus,
@@ -93,13 +98,14 @@ impl Contention {
         }
     }
 
-    /// Takes a sample at `now`, at which so many threads of the pager's have work to do that others could do without.
-    pub fn look(&mut self, now: Nanos, own: u32) {
+    /// Takes a sample at `now`, at which so many threads of the pager's have work to do that others could do without. They and the calling one have taken so much
+    /// CPU time so far.
+    pub fn look(&mut self, now: Nanos, own: u32, own_time: Nanos) {
         if now.since(self.allowed_at) >= ALLOWED {
             self.look_at_allowed(now);
         }
         if self.restricted {
-            self.look_at_idle(now);
+            self.look_at_idle(now, own_time);
         } else {
             self.count_runnable(own);
         }
@@ -162,8 +168,8 @@ impl Contention {
         self.restricted = all > self.cpus;
     }
 
-    /// By `/proc/stat` (proc_stat(5)): what the CPUs that may be used did beside being idle counts as so many threads.
-    fn look_at_idle(&mut self, now: Nanos) {
+    /// By `/proc/stat` (proc_stat(5)): what the CPUs that may be used did beside being idle and folding counts as so many threads.
+    fn look_at_idle(&mut self, now: Nanos, own_time: Nanos) {
         let passed = now.since(self.idle_at);
         if passed < IDLE {
             return;
@@ -171,9 +177,11 @@ impl Contention {
         let (Some(stat), Some(allowed)) = (&self.stat, &self.allowed) else { return };
         let Some(Idle { time: idle, .. }) = idle(stat, allowed) else { return };
         let before = core::mem::replace(&mut self.idle, idle);
+        let own = own_time.since(core::mem::replace(&mut self.own_time, own_time)).0 / HUNDREDTH;
         if core::mem::replace(&mut self.idle_at, now) != Nanos(0) {
-            let hundredths = passed.0 / 10_000_000;
-            let busy = (hundredths * u64::from(self.cpus)).saturating_sub(idle.saturating_sub(before));
+            let hundredths = passed.0 / HUNDREDTH;
+            let idle_or_own = idle.saturating_sub(before) + own;
+            let busy = (hundredths * u64::from(self.cpus)).saturating_sub(idle_or_own);
             self.judge((busy * 16 / hundredths.max(1)).min(1 << 20) as u32);
         }
     }
@@ -321,14 +329,26 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_the_process_may_use_alone_are_contended_when_they_are_busy() {
+    fn cpus_that_the_process_may_use_alone_are_contended_when_others_keep_them_busy() {
+        let path = std::env::temp_dir().join(std::format!("memfold-idle-{}", std::process::id()));
+        let write = |idle: u64| fs::write(&path, std::format!("cpu0 0 0 0 {idle} 0\nintr 1\n")).unwrap();
+        write(1000);
+        let stat = file::open(&CString::new(path.to_str().unwrap()).unwrap(), libc::O_RDONLY, 0).unwrap();
         let mut contention = Contention::new();
-        (contention.cpus, contention.idle_at) = (4, Nanos(1));
-        let mut look = |busy: u32| {
-            contention.judge(busy);
+        (contention.cpus, contention.stat, contention.allowed) = (1, Some(stat), Some(CpuSet::only(0)));
+        let (mut now, mut idle, mut own) = (Nanos::from_secs(1), 1000, Nanos::from_secs(7));
+        contention.look_at_idle(now, own);
+        // Of half a second, hundredths of a second that the CPU was idle, and that folding took.
+        let mut look = |more: u64, folding: u64| {
+            (now, idle, own) = (now + IDLE, idle + more, own + Nanos::from_millis(10 * folding));
+            write(idle);
+            contention.look_at_idle(now, own);
             contention.is_contended()
         };
-        assert_eq!([64, 61, 60, 62, 63, 0].map(&mut look), [true, true, false, false, true, false]);
+        let looks = [(0, 0), (2, 0), (13, 0), (0, 50), (7, 0), (3, 0), (0, 30), (25, 10), (0, 49)];
+        let contended = looks.map(|(idle, folding)| look(idle, folding));
+        assert_eq!(contended, [true, true, false, false, false, true, false, false, false]);
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

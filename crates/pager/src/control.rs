@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;

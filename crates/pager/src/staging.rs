@@ -20,10 +20,14 @@ use core::cell::UnsafeCell;
 use core::mem::forget;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use memfold_sys::uffd::{Features, Modes, Userfaultfd};
-use memfold_sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{limits, mem, Result, EXTENT_SIZE, PAGE_SIZE};
 
-/// Most slots; their address space costs nothing but a limit on address space.
+/// Most slots; their address space costs nothing where neither the process nor the machine limits it.
 const MOST_SLOTS: usize = 4096;
+/// One part in so many of the address space that the process may still take: the program needs the rest.
+const PART: u64 = 16;
+/// Most slots where the machine commits to all that is mapped. Every process that is forked has them again.
+const MOST_COMMITTED_SLOTS: usize = 32;
 /// Fewest slots that are worth having.
 const LEAST_SLOTS: usize = 4;
 /// So many slots are always in a core dump, and others while they are needed: address space with nothing in it makes it longer, and
@@ -47,6 +51,13 @@ pub struct Staging {
 // SAFETY: `taken` and `dumped` are reached by the background thread only; the rest does not change.
 unsafe impl Sync for Staging {}
 
+/// How many slots are taken where the process may still map so many bytes, and whether the machine commits to them at once.
+fn slots_for(left: Option<u64>, committed: bool) -> usize {
+    let most = if committed { MOST_COMMITTED_SLOTS } else { MOST_SLOTS };
+    let part = left.map_or(u64::MAX, |left| left / PART / EXTENT_SIZE as u64);
+    usize::try_from(part).unwrap_or(usize::MAX).clamp(LEAST_SLOTS, most)
+}
+
 /// Address space that can be read and written. It stays MAP_NORESERVE: nothing is committed before pages move in, unless the machine commits to all
 /// that is mapped (`vm.overcommit_memory=2`).
 fn accessible(len: usize) -> Result<usize> {
@@ -61,17 +72,17 @@ fn accessible(len: usize) -> Result<usize> {
 }
 
 impl Staging {
-    /// Maps and registers as many slots as the limit on address space allows, up to 4096 (8 GiB).
+    /// Maps and registers 4096 slots (8 GiB), or fewer where address space is limited.
     pub fn new(uffd: Option<Userfaultfd>) -> Result<Staging> {
         if let Some(uffd) = &uffd {
             uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
         }
-        let mut slots = MOST_SLOTS;
+        let mut slots = slots_for(limits::address_space_left(), limits::all_is_committed());
         let base = loop {
             match accessible(slots * EXTENT_SIZE) {
                 Ok(base) => break base,
                 Err(e) if slots <= LEAST_SLOTS => return Err(e),
-                Err(_) => slots /= 2,
+                Err(_) => slots = (slots / 2).max(LEAST_SLOTS),
             }
         };
         let len = slots * EXTENT_SIZE;
@@ -251,5 +262,26 @@ impl Drop for Staging {
     fn drop(&mut self) {
         // SAFETY: an engine that ends has brought every page back.
         let _ = unsafe { mem::munmap(self.base, self.slots * EXTENT_SIZE) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_keeps_nearly_all_of_the_address_space_that_it_may_have() {
+        const GIB: u64 = 1 << 30;
+        for (left, committed, slots) in [
+            (None, false, 4096),
+            (Some(1024 * GIB), false, 4096),
+            (Some(16 * GIB), false, 512),
+            (Some(GIB / 8), false, 4),
+            (Some(0), false, 4),
+            (None, true, 32),
+            (Some(GIB / 2), true, 16),
+        ] {
+            assert_eq!(slots_for(left, committed), slots, "{left:?} {committed}");
+        }
     }
 }

@@ -34,6 +34,8 @@ pub enum Why {
     WaitingForCpu,
     /// Cold, and held back by the stall budget (`--max-stall`).
     StallBudget,
+    /// Cold and due, and there was no place to set it aside in.
+    WaitingForRoom,
     /// The page daemon of `--policy` keeps it.
     Policy,
     /// Folding is paused, or the program is being recorded.
@@ -59,7 +61,7 @@ pub enum Why {
 }
 
 /// How many reasons there are.
-pub const REASONS: usize = 22;
+pub const REASONS: usize = 23;
 
 impl Why {
     /// All of them, by number.
@@ -75,6 +77,7 @@ impl Why {
         Why::Few,
         Why::WaitingForCpu,
         Why::StallBudget,
+        Why::WaitingForRoom,
         Why::Policy,
         Why::Paused,
         Why::SetAside,
@@ -111,6 +114,7 @@ impl Why {
             Why::Few => ("few", "too few cold pages near it"),
             Why::WaitingForCpu => ("waiting_for_cpu", "cold, waiting for CPU (--max-cpu)"),
             Why::StallBudget => ("stall_budget", "cold, held by the stall budget (--max-stall)"),
+            Why::WaitingForRoom => ("waiting_for_room", "cold, waiting for room to be set aside in"),
             Why::Policy => ("policy", "kept by the policy (--policy)"),
             Why::Paused => ("paused", "folding is paused"),
             Why::SetAside => ("set_aside", "set aside, to be compressed unless touched"),
@@ -165,7 +169,7 @@ pub(crate) struct Known {
     pub few: usize,
     /// How pages stand of which nothing of the above holds.
     pub standing: Standing,
-    /// What the next step waits for, if it was due: CPU time, or room in the stall budget.
+    /// What the next step waits for, if it was due: CPU time, the stall budget, or a place in staging.
     pub waits_for: Option<Why>,
     /// Why nothing goes by its age at all.
     pub instead: Option<Why>,

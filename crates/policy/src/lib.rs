@@ -16,6 +16,7 @@ pub mod clusters;
 pub mod daemon;
 pub mod effort;
 pub mod foresight;
+pub mod held;
 pub mod learning;
 pub mod pace;
 pub mod period;

@@ -6,8 +6,8 @@
 //! [`CREDIT`], for each gibibyte that there is to look at, it comes back with what of the share is not used, and a part of it at a time may be spent: a larger heap
 //! takes longer, and no more at a time.
 //!
-//! Invariants: over any stretch of time what was waited is at most the share of it, and the credit, and what was under way. What is waited for pages
-//! that come back from the store never counts as looking.
+//! Invariants: looks are such that over any stretch of time what was waited for them is at most the share of it, the credit, the share of a window, and what was under way; and at
+//! most [`HURRY`] times the share of it, the credit of one gibibyte, and the same two. What is waited for pages that come back from the store never counts as looking.
 
 use crate::budget::{Budget, BROKEN, MOMENT, WINDOW};
 use crate::pace::worth;
@@ -20,7 +20,9 @@ pub const HEAP: u64 = 1 << 30;
 const ADVANCE: u64 = 2;
 /// One part in so many of what is left may be spent by a pass, of the share and of the credit: the next one sees what it has cost.
 const PARTS: u64 = 4;
-const CREDIT_PARTS: u64 = 64;
+const CREDIT_PARTS: u64 = 32;
+/// What the first [`HEAP`] has of it may be spent without a pause, and beyond that the program waits for so many times the share.
+pub const HURRY: u64 = 4;
 const MILLION: u64 = 1_000_000;
 /// Pages that must stay away, at least, for each one that is touched.
 pub const REWARD: u64 = 1;
@@ -52,14 +54,18 @@ pub struct Stall {
     looked_for: Budget,
     /// What the credit has paid since the start, ns.
     paid: u64,
-    /// How much of the credit is used, ns.
+    /// How much of the credit is used, ns. Beyond it is what is owed.
     used: u64,
+    /// How much was waited lately beyond [`HURRY`] times the share, ns.
+    hurried: u64,
     /// For so many millionths of a heap there is a credit, a whole one at least.
     heaps: u64,
     /// What the running total of waiting for pages that were looked at stood at, ns.
     looking: u64,
     /// What of the share has not been waited lately, ns: as much as the credit at the most.
     unspent: u64,
+    /// Before that no look is taken because of it: what the last one costs is not all waited at once.
+    alone_at: u64,
     /// When the credit was last filled.
     at: u64,
     /// Looks that are over.
@@ -80,9 +86,11 @@ impl Stall {
             looked_for: Budget::new(looking),
             paid: 0,
             used: if forked { u64::MAX } else { 0 },
+            hurried: 0,
             heaps: MILLION,
             looking,
             unspent: 0,
+            alone_at: 0,
             at: now,
             over: Looks::NONE,
             begun: Looks::NONE,
@@ -90,9 +98,10 @@ impl Stall {
         }
     }
 
-    /// There are so many bytes to look at.
+    /// There are so many bytes to look at. What there once were counts: else memory that goes and comes back would have a new credit each time.
     pub fn have(&mut self, bytes: u64) {
-        self.heaps = ((u128::from(bytes) * u128::from(MILLION) / u128::from(HEAP)) as u64).max(MILLION);
+        let heaps = u128::from(bytes) * u128::from(MILLION) / u128::from(HEAP);
+        self.heaps = self.heaps.max(heaps as u64);
     }
 
     /// The whole of the credit, ns.
@@ -106,16 +115,20 @@ impl Stall {
         let spent = total.saturating_sub(self.waited.total());
         let looked = looking.saturating_sub(self.looking).min(spent);
         self.looking = looking;
-        self.used = self.used.min(credit);
+        let (first, window) = (worth(CREDIT, limit), worth(WINDOW, limit));
+        self.used = self.used.min(credit + first);
         self.paid += looked.min(match self.are_rewarded() {
-            Some(true) => credit - self.used,
+            Some(true) => credit.saturating_sub(self.used),
             Some(false) => 0,
             None => (credit / ADVANCE).saturating_sub(self.used),
         });
         let earned = worth(now.saturating_sub(self.at), limit);
         self.at = now.max(self.at);
         self.unspent = self.unspent.saturating_add(earned).saturating_sub(spent).min(credit);
-        self.used = self.used.saturating_add(spent).saturating_sub(earned).min(credit);
+        // What looks have cost is paid, however late it comes. The rest need not be: nobody had the choice.
+        let others = (self.used + (spent - looked)).min((credit + window).max(self.used));
+        self.used = (others + looked).saturating_sub(earned).min(credit + first);
+        self.hurried = (self.hurried + spent).saturating_sub(earned.saturating_mul(HURRY)).min(first);
         self.waited.charge(now, total);
         self.credited.charge(now, self.paid);
         let looked_for = self.looked_for.total().saturating_add(looked);
@@ -151,19 +164,23 @@ impl Stall {
     /// Looks that were expensive must not rule out all others for ever: once so much of the share was left over as pays for an extent that is touched
     /// all over, one is taken.
     pub fn looks(&mut self, now: u64, limit: u64, touch_cost: u64) -> u64 {
-        // Nobody knows yet that looks are worth an advance.
-        let rewarded = self.are_rewarded();
-        let credited = if rewarded.is_some() { self.credited.used(now) } else { 0 };
-        let counted = self.waited.used(now).saturating_sub(credited);
-        let mut left = worth(WINDOW, limit).saturating_sub(counted) / PARTS;
-        if rewarded == Some(true) {
-            left += (self.credit(limit).saturating_sub(self.used) / CREDIT_PARTS)
-                .min(worth(CREDIT, limit) / CREDIT_PARTS);
+        let (credit, window) = (self.credit(limit), worth(WINDOW, limit));
+        let share = window.saturating_sub(self.waited.used(now));
+        // A share that pays for what the credit could not is not there a second time.
+        let mut left = share.min((credit + window).saturating_sub(self.used)) / PARTS;
+        if self.are_rewarded() == Some(true) {
+            let at_once = worth(CREDIT, limit).saturating_sub(self.hurried);
+            left += credit.saturating_sub(self.used).min(at_once) / CREDIT_PARTS;
         }
-        let looks = left / ((self.touches / 16 + 1) * touch_cost).max(1);
+        let cost = ((self.touches / 16 + 1) * touch_cost).max(1);
+        let looks = left / cost;
         let unspent = self.unspent.saturating_add(worth(now.saturating_sub(self.at), limit));
         let dearest = MOST_TOUCHES.saturating_mul(touch_cost).min(worth(CREDIT, limit));
-        looks.max(u64::from(dearest > 0 && unspent >= dearest))
+        if looks != 0 || dearest == 0 || unspent < dearest || now < self.alone_at {
+            return looks;
+        }
+        self.alone_at = now.saturating_add(cost.saturating_mul(MILLION) / limit);
+        1
     }
 
     /// Whether so much was waited in the window that ends at `now` that it must not be repeated, and still is, and for what.
@@ -236,6 +253,8 @@ fn average(average: &mut u64, value: u64) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::vec;
 
     const SECOND: u64 = 1_000_000_000;
     const MS: u64 = 1_000_000;
@@ -316,8 +335,11 @@ mod tests {
         stall.charge(60 * SECOND, total, total, LIMIT);
         assert!(stall.paid > 450 * MS && stall.paid <= 550 * MS, "{}", stall.paid);
         let before = stall.used;
-        stall.charge(160 * SECOND, total, total, LIMIT);
-        assert!(before > 200 * MS && stall.used == 0);
+        // What was waited beyond it is paid first.
+        stall.charge(110 * SECOND, total, total, LIMIT);
+        assert!(before > 500 * MS && stall.used > 200 * MS);
+        stall.charge(210 * SECOND, total, total, LIMIT);
+        assert_eq!(stall.used, 0);
     }
 
     #[test]
@@ -332,18 +354,24 @@ mod tests {
             stall.looks(second * SECOND, LIMIT, TOUCH)
         };
         for second in 1..=10 {
-            total += 100 * MS;
+            total += 60 * MS;
             go_on(&mut small, total, second);
             go_on(&mut large, total, second);
         }
         assert_eq!(small.looks(10 * SECOND, LIMIT, TOUCH), 0);
         assert_ne!(large.looks(10 * SECOND, LIMIT, TOUCH), 0);
-        for second in 11..=30 {
-            total += 100 * MS;
+        for second in 11..=20 {
+            total += 60 * MS;
             go_on(&mut large, total, second);
         }
-        assert_eq!(large.looks(30 * SECOND, LIMIT, TOUCH), 0, "all is used up");
-        assert!(large.paid > 1_900 * MS && large.paid <= 2_200 * MS, "{}", large.paid);
+        assert_eq!(large.looks(20 * SECOND, LIMIT, TOUCH), 0, "what may be used without a pause");
+        assert_ne!(go_on(&mut large, total, 25), 0, "there is more");
+        for second in 26..=45 {
+            total += 60 * MS;
+            go_on(&mut large, total, second);
+        }
+        assert_eq!(go_on(&mut large, total, 47), 0, "all is used up");
+        assert!(large.paid > 1_900 * MS && large.paid <= 2_250 * MS, "{}", large.paid);
     }
 
     #[test]
@@ -464,27 +492,45 @@ mod tests {
     }
 
     proptest! {
-        /// A pager that looks as soon as it may, once a pass, keeps to the share and the credit, whatever it finds.
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        /// A pager that takes all looks that it may for an hour keeps to what is promised, whatever heap it finds and however late that is touched.
         #[test]
         fn waiting_stays_below_the_share_and_the_credit(
-            looks in prop::collection::vec((1u64..512, 0u64..100), 1..400),
-            limit in 0u64..50_000,
+            of_100 in 0u64..100,
+            heaps in 1u64..64,
+            late in 0usize..8,
+            limit in 1_000u64..50_000,
         ) {
+            const PASSES: u64 = 4 * 3600;
             let mut stall = Stall::new(0, 0, 0, false);
-            let (mut total, mut now) = (0, 0);
-            for (pages, of_100) in looks {
-                now += 250 * MS;
+            let mut under_way = VecDeque::from(vec![0; late]);
+            let mut totals = VecDeque::new();
+            let (mut total, mut most_under_way) = (0, 0);
+            for pass in 1..=PASSES {
+                let now = pass * 250 * MS;
+                // Part of the memory is there for half of the time.
+                stall.have(if pass % 512 < 256 { heaps * HEAP } else { HEAP });
                 stall.charge(now, total, total, limit);
-                let touched = pages * of_100 / 100;
-                if stall.looks(now, limit, TOUCH) != 0 {
-                    stall.has_seen(pages, touched / 2);
-                    stall.looked(pages, touched);
-                    total += touched * TOUCH;
+                let looks = stall.looks(now, limit, TOUCH);
+                // More or less of each look is touched.
+                let touched = |look: u64| 512 * of_100 / 100 * ((pass + look) % 3) / 2;
+                for look in 0..looks.min(64) {
+                    stall.has_seen(512, touched(look) / 2);
+                    stall.looked(512, touched(look).min(512));
+                }
+                under_way.push_back((0..looks).map(|look| touched(look).min(512) * TOUCH).sum::<u64>());
+                most_under_way = most_under_way.max(under_way.iter().sum());
+                total += under_way.pop_front().unwrap_or(0);
+                totals.push_back(total);
+                let beyond = worth(WINDOW, limit) + most_under_way;
+                let most = worth(now, limit) + worth(CREDIT, limit) * heaps + beyond;
+                prop_assert!(total <= most, "{total} in {now} at {limit}");
+                if totals.len() > 240 {
+                    let minute = total - totals.pop_front().unwrap();
+                    let most = HURRY * worth(60 * SECOND, limit) + worth(CREDIT, limit) + beyond;
+                    prop_assert!(minute <= most, "{minute} in the minute before {now} at {limit}");
                 }
             }
-            let under_way = 512 * TOUCH;
-            let most = worth(now, limit) + worth(WINDOW, limit) + worth(CREDIT, limit) + under_way;
-            prop_assert!(total <= most, "{total} in {now} at {limit}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Opening, reading and writing files without libc.
 
 use crate::call::{Errno, Result};
+use crate::limits;
 use crate::signal::quietly;
 use crate::syscall;
 use core::ffi::CStr;
@@ -250,21 +251,13 @@ pub fn inode(path: &CStr) -> Result<u64> {
     }
 }
 
-/// How many descriptors this process may have open (`RLIMIT_NOFILE`); `None` without limit.
-pub fn descriptor_limit() -> Option<u64> {
-    let mut limit = [0u64; 2];
-    // SAFETY: the two words of `struct rlimit64`.
-    unsafe { syscall!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, limit.as_mut_ptr() as usize) }.ok()?;
-    (limit[0] != u64::MAX).then_some(limit[0])
-}
-
 /// The same file by one of the highest numbers that are usual, out of the way of the program's own, where one is free.
 pub fn out_of_the_way(fd: Fd) -> Fd {
     /// Programs of old take no higher ones (`FD_SETSIZE`).
     const MOST: u64 = 1024;
     /// So many are tried.
     const ROOM: u64 = 32;
-    let least = descriptor_limit().map_or(MOST, |limit| limit.min(MOST)).saturating_sub(ROOM);
+    let least = limits::descriptors().map_or(MOST, |limit| limit.min(MOST)).saturating_sub(ROOM);
     // SAFETY: no memory involved.
     match unsafe { syscall!(fcntl, fd.raw(), libc::F_DUPFD_CLOEXEC, least) } {
         Ok(number) => Fd(number as i32),

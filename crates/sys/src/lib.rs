@@ -25,6 +25,7 @@ pub mod handing;
 mod identity;
 pub mod inject;
 pub mod life;
+pub mod limits;
 pub mod mem;
 pub mod pagemap;
 pub mod pin;

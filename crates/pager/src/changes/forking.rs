@@ -31,7 +31,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::Pagemap;
 use memfold_sys::thread::Backoff;
-use memfold_sys::{file, mem, Errno, Result, PAGE_SIZE};
+use memfold_sys::{limits, mem, Errno, Result, PAGE_SIZE};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
@@ -257,7 +257,7 @@ impl Engine {
     fn may_make_uffd(&self) -> bool {
         match make_uffd(self.link.device()) {
             Ok(_) => true,
-            Err(Errno::EMFILE) => file::descriptor_limit().is_none_or(|limit| limit >= MOST_DESCRIPTORS),
+            Err(Errno::EMFILE) => limits::descriptors().is_none_or(|limit| limit >= MOST_DESCRIPTORS),
             Err(_) => false,
         }
     }

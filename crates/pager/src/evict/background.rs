@@ -150,7 +150,8 @@ impl Worker {
             if self.engine.phase() != Phase::Running {
                 break;
             }
-            self.budgets.contention.look(self.now, self.engine.helpers.at_work());
+            let own_time = time::thread_cpu() + Nanos(self.engine.helpers.spent());
+            self.budgets.contention.look(self.now, self.engine.helpers.at_work(), own_time);
             self.engine.conditions.set_contended(self.budgets.contention.is_contended());
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;

@@ -62,7 +62,7 @@ impl ByAge {
 
     /// Has pages that were in use tried again, if their time has come: some of them, or all of a huge page, of which no part goes.
     fn try_again(&self, worker: &Worker, extent: &mut Locked, huge: bool) {
-        extent.flags.fetch_and(!TRIES, Relaxed);
+        extent.flags.fetch_and(!(TRIES[0] | TRIES[1]), Relaxed);
         for used in Used::ALL {
             if !extent.age().recheck_due(used, worker.now.0, self.cold_age, self.stretch) {
                 continue;
@@ -81,7 +81,7 @@ impl ByAge {
             places.for_each(|(_, page)| tried.insert(page));
             extent.tried[used as usize].remove(&last);
             extent.tried[used as usize].insert(&tried);
-            extent.flags.fetch_or(TRIES, Relaxed);
+            extent.flags.fetch_or(TRIES[used as usize], Relaxed);
             extent.hot.remove(&tried);
             extent.back_soon.remove(&tried);
             if !worker.kernel.tracks_writes {
@@ -125,10 +125,8 @@ impl Policy for ByAge {
             // Who rests was told so by the cold age that held then.
             let before = core::mem::replace(&mut worker.eviction.paced_by, self.cold_age);
             round.all = round.census || before != self.cold_age;
-            let held = worker.eviction.held.filter(|_| !round.all && !worker.eviction.held_had_turn);
-            round.from_held = held.is_some();
-            round.at = held.unwrap_or(0);
-            worker.eviction.held_had_turn = round.from_held;
+            // What comes back, too, does so from the beginning on.
+            round.at = worker.eviction.held.begin(round.all || self.broken.is_some());
         }
         Some(round)
     }
@@ -251,9 +249,10 @@ impl Policy for ByAge {
         }
         let walked = took_walk(extent);
         beside::settle(extent, walked);
-        if extent.flags.load(Relaxed) & TRIES != 0 {
+        let (_, used) = tried(extent);
+        if used != 0 {
             let cost = worker.touch_cost();
-            worker.budgets.tries.charge(tried(extent).and(&extent.hot.load()).len() as u64, cost);
+            worker.budgets.tries.charge(used, cost);
         }
         if walked {
             // Which says nothing of what the next look costs.
@@ -351,21 +350,62 @@ fn touched_of(extent: &Extent) -> (u64, u64) {
 
 /// The same without the pages that are tried again: that they are touched is likely, and says nothing of what other looks cost. `None` where there are no others.
 fn besides_tried(extent: &Extent, pages: u64, touched: u64) -> Option<(u64, u64)> {
-    if extent.flags.load(Relaxed) & TRIES == 0 {
-        return Some((pages, touched));
-    }
-    let tried = tried(extent);
-    let used = tried.and(&extent.hot.load()).len() as u64;
-    let others = pages.checked_sub(tried.len() as u64).filter(|&others| others != 0)?;
+    let (tried, used) = tried(extent);
+    let others = pages.checked_sub(tried).filter(|&others| others != 0)?;
     Some((others, touched.saturating_sub(used).min(others)))
 }
 
-/// The pages that were in use and are tried again, if any are.
-fn tried(extent: &Extent) -> PageSet {
-    extent.tried[0].load().or(&extent.tried[1].load())
+/// How many pages that were in use the probe under way tries again, and how many of these were touched. What was not cold at the look did not go with it.
+fn tried(extent: &Extent) -> (u64, u64) {
+    let flags = extent.flags.load(Relaxed);
+    let kinds = TRIES.iter().zip(&extent.tried).filter(|(&flag, _)| flags & flag != 0);
+    let tried = kinds.fold(PageSet::EMPTY, |all, (_, tried)| all.or(&tried.load()));
+    if tried.is_empty() {
+        return (0, 0);
+    }
+    let used = tried.and(&extent.hot.load());
+    (tried.and(&extent.away_pages()).or(&used).len() as u64, used.len() as u64)
 }
 
 fn count_aside(extent: &Extent) -> u32 {
     let aside = |entries: &Entries| entries.iter().filter(|e| e.load().state() == State::Aside).count();
     extent.entries().map_or(0, aside) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::entry::Entry;
+    use crate::tables::pool::Pool;
+    use crate::tables::space::Space;
+
+    #[test]
+    fn only_pages_that_this_probe_tries_count_as_tried() {
+        let pool = Pool::new();
+        // SAFETY: zeros are an empty space.
+        let space = unsafe { pool.make::<Space>() }.unwrap();
+        let extent = space.find_or_make(1 << 40, &pool).unwrap();
+        // The first were tried before and came back soon. Of those that are tried now four were touched, and the last ten were written and did not go.
+        let (before, now) = (PageSet::range(0, 16), PageSet::range(100, 120));
+        extent.tried[Used::Returned as usize].insert(&before);
+        extent.tried[Used::Touched as usize].insert(&now);
+        extent.hot.insert(&before.or(&PageSet::range(100, 104)));
+        let locked = extent.try_lock().unwrap();
+        let entries = locked.make_entries(&PageSet::ALL, &pool).unwrap();
+        let aside = |page: usize| {
+            let (leaving, aside) = (Entry::new(State::Leaving), Entry::new(State::Aside));
+            assert!(
+                entries[page].transition(Entry::RESIDENT, leaving)
+                    && entries[page].transition(leaving, aside)
+            );
+        };
+        (104..110).chain(200..294).for_each(aside);
+        extent.away.store(100, Relaxed);
+        extent.flags.fetch_or(TRIES[Used::Touched as usize], Relaxed);
+        assert_eq!(tried(extent), (10, 4));
+        assert_eq!(besides_tried(extent, 110, 14), Some((100, 10)));
+        // The next one tries none.
+        extent.flags.fetch_and(!TRIES[Used::Touched as usize], Relaxed);
+        assert_eq!((tried(extent), besides_tried(extent, 110, 14)), ((0, 0), Some((110, 14))));
+    }
 }

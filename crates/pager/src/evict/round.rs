@@ -8,7 +8,7 @@
 use crate::config::Setting;
 use crate::evict::worker::{Round, Worker};
 use crate::tables::bitmap::PageSet;
-use crate::tables::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_STALL};
+use crate::tables::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_ROOM, WAITS_FOR_STALL};
 use crate::tables::space::moment;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
@@ -143,9 +143,7 @@ impl Worker {
         if allowance.held.is_some() {
             self.engine.control().budget_holds.fetch_add(1, Relaxed);
         }
-        if round.from_held || self.eviction.held.is_none() {
-            self.eviction.held = allowance.held;
-        }
+        self.eviction.held.note(allowance.held);
         round.from_start = began == 0;
         policy.end(self, round)
     }
@@ -182,7 +180,7 @@ impl Worker {
                 policy.brought_back(self, extent);
                 false
             }
-            _ if !P::KEEPS_LIMIT && !self.may_fold() => self.put_off_for_cpu(extent),
+            _ if !P::KEEPS_LIMIT && !self.may_fold() => put_off(extent, WAITS_FOR_CPU),
             Due::Watch(mut locked) => {
                 extent.waits_for.store(0, Relaxed);
                 let watching = if self.kernel.tracks_writes { self.watch(&locked) } else { Some(true) };
@@ -212,11 +210,13 @@ impl Worker {
         if !P::KEEPS_LIMIT {
             if allowance.probes == 0 {
                 allowance.held.get_or_insert(extent.base());
-                extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
-                return false;
+                return put_off(&extent, WAITS_FOR_STALL);
             }
-            if !self.may_set_aside() || !self.has_place_for(&extent) {
-                return self.put_off_for_cpu(&extent);
+            if !self.may_set_aside() {
+                return put_off(&extent, WAITS_FOR_CPU);
+            }
+            if !self.has_place_for(&extent) {
+                return put_off(&extent, WAITS_FOR_ROOM);
             }
             // Who walks would come to it at once.
             if self.engine.conditions.is_walked(self.now) {
@@ -242,10 +242,10 @@ impl Worker {
         // SAFETY: we are the background thread.
         extent.staging.load(Relaxed) != 0 || unsafe { self.kernel.staging.has_room() }
     }
+}
 
-    /// What is due for an extent has to wait for CPU time. Returns that it is not to be gone on with at once.
-    fn put_off_for_cpu(&mut self, extent: &Extent) -> bool {
-        extent.waits_for.store(WAITS_FOR_CPU, Relaxed);
-        false
-    }
+/// What is due for an extent has to wait for this. Returns that it is not to be gone on with at once.
+fn put_off(extent: &Extent, what: u32) -> bool {
+    extent.waits_for.store(what, Relaxed);
+    false
 }

@@ -11,6 +11,7 @@ use crate::evict::group::Watch;
 use crate::evict::limit::Hand;
 use crate::evict::page_daemon::DaemonPolicy;
 use crate::fault::restore::Restorer;
+use crate::gauge::Gauge;
 use crate::inventory::Schedule;
 use crate::kernel::Kernel;
 use crate::recording::Recording;
@@ -24,6 +25,7 @@ use crate::tier::round::Demotion;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::budget::WINDOW;
 use memfold_policy::effort::{self, Effort, Gains};
+use memfold_policy::held::Held;
 use memfold_policy::learning::Learning;
 use memfold_policy::pace::{self, Pace};
 use memfold_policy::recheck::Stretch;
@@ -174,11 +176,8 @@ pub(crate) struct Eviction {
     pub daemon: Option<DaemonPolicy>,
     /// The round over all extents that the last pass did not finish.
     pub round: Round,
-    /// The first extent for which there was none of the stall budget left, and whether the last round began there. Every other one does: the first of all extents would have
-    /// what is allowed for ever.
-    pub held: Option<usize>,
-    /// See there.
-    pub held_had_turn: bool,
+    /// The extents for which there was none of the stall budget left.
+    pub held: Held,
     /// The cold age of the last pass, by which extents rest; 0 before any.
     pub paced_by: u64,
     /// Until when no round begins that can do no more than look.
@@ -198,8 +197,7 @@ impl Eviction {
         Eviction {
             daemon: None,
             round: Round::default(),
-            held: None,
-            held_had_turn: false,
+            held: Held::new(),
             paced_by: 0,
             next_look: Nanos(0),
             brought_back: Nanos(0),
@@ -271,8 +269,6 @@ pub(crate) struct Round {
     pub more: bool,
     /// It began at the first extent, and was not interrupted since.
     pub from_start: bool,
-    /// It began where the stall budget had ended.
-    pub from_held: bool,
     /// Everything is seen before anything is decided.
     pub sees_first: bool,
     /// Nobody interrupts it.
@@ -377,13 +373,23 @@ impl Worker {
         // What was for looking first: it is counted after the whole.
         let looking = self.engine.latency.stall_looking.load(Acquire);
         let limit = self.engine.setting(Setting::MaxStall);
-        self.budgets.stall.have(self.engine.counts.managed.load(Relaxed));
+        self.budgets.stall.have(self.to_look_at());
         self.budgets.stall.charge(self.now.0, self.engine.latency.stall.load(Relaxed), looking, limit);
         let control = self.engine.control();
         control.stall_ns.store(self.budgets.stall.total(), Relaxed);
         let ppm = self.budgets.stall.waited(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
         self.budgets.returns.note(self.now.0, control.pages_evicted.load(Relaxed), self.engine.soon_back());
+    }
+
+    /// Memory that there is to look at, bytes: of what is mapped, what was ever touched and is still there or stored.
+    fn to_look_at(&self) -> u64 {
+        let managed = self.engine.counts.managed.load(Relaxed);
+        let there = self.engine.link.gauges.read(Gauge::Memory).map_or(u64::MAX, |[_, resident]| resident);
+        there
+            .saturating_add(self.engine.counts.stored.load(Relaxed))
+            .saturating_mul(PAGE_SIZE as u64)
+            .min(managed)
     }
 
     /// Overwrites what pages have left in this thread's working memory, before it sleeps and now and then while it does not.

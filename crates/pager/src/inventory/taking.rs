@@ -5,7 +5,7 @@ use crate::evict::scan::look;
 use crate::evict::worker::Worker;
 use crate::gauge::Gauge;
 use crate::maps::{Kind, Lines, Mapping};
-use crate::tables::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_STALL};
+use crate::tables::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_ROOM, WAITS_FOR_STALL};
 use crate::why::{choose, Counts, Known, Why};
 use core::sync::atomic::Ordering::*;
 use memfold_policy::age::Standing;
@@ -184,6 +184,7 @@ impl Worker {
         match extent.waits_for.load(Relaxed) {
             WAITS_FOR_CPU => Some(Why::WaitingForCpu),
             WAITS_FOR_STALL => Some(Why::StallBudget),
+            WAITS_FOR_ROOM => Some(Why::WaitingForRoom),
             // Nobody came to look yet.
             _ => (standing == Standing::Due && !self.may_fold()).then_some(Why::WaitingForCpu),
         }

@@ -100,7 +100,7 @@ pub struct Extent {
     pub present: AtomicU32,
     /// Pages that could be set aside at the last look but were too few; background thread only.
     pub scattered: AtomicU32,
-    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`] or 0. Written under the lock.
+    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`], [`WAITS_FOR_ROOM`] or 0. Written under the lock.
     pub waits_for: AtomicU32,
     /// Pages of the last probe that were touched, plus one; 0 before they were counted. Background thread only.
     pub touched: AtomicU32,
@@ -158,13 +158,15 @@ pub const SPLITS: u32 = 128;
 pub const WAS_HUGE: u32 = 256;
 /// [`Extent::flags`]: the kernel reported that something was dropped here, since the memory was found.
 pub const DROPPED: u32 = 512;
-/// [`Extent::flags`]: of the probe under way, those pages that are in `tried` had been in use.
-pub const TRIES: u32 = 1024;
+/// [`Extent::flags`]: the probe under way tries those pages that are in `tried`, of either kind.
+pub const TRIES: [u32; 2] = [1024, 2048];
 
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;
 /// [`Extent::waits_for`]: the stall budget, which is used up.
 pub const WAITS_FOR_STALL: u32 = 2;
+/// [`Extent::waits_for`]: a place to be set aside in.
+pub const WAITS_FOR_ROOM: u32 = 3;
 
 /// In `Extent::burst`: the touches tell of use.
 const IN_USE: u32 = 1 << 31;
