@@ -1,7 +1,7 @@
 //! What the libraries export: a symbol of the preload library's is found before that of any other library, whoever meant it.
 
 use memfold_bench::launch::preload;
-use memfold_e2e::run::{finish, program, run_plain};
+use memfold_e2e::run::{finish, harsh, program, run_folded, run_plain};
 use memfold_e2e::{preload_library, scratch, LIMIT};
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -49,6 +49,25 @@ fn no_other_public_name_leads_to_a_function_of_libc_that_is_replaced() {
 }
 
 #[test]
+fn the_library_takes_no_name_but_libcs_and_its_own() {
+    let (libcs, ours) = (libcs(), functions_of(&preload_library()));
+    let others: Vec<_> = names(&ours).difference(&names(&libcs)).copied().collect();
+    // Operators of TCMalloc's, and what `memfold_alloc.h` has.
+    let expected = [
+        "_Znam12__hot_cold_t",
+        "_ZnamRKSt9nothrow_t12__hot_cold_t",
+        "_ZnamSt11align_val_t12__hot_cold_t",
+        "_ZnamSt11align_val_tRKSt9nothrow_t12__hot_cold_t",
+        "_Znwm12__hot_cold_t",
+        "_ZnwmRKSt9nothrow_t12__hot_cold_t",
+        "_ZnwmSt11align_val_t12__hot_cold_t",
+        "_ZnwmSt11align_val_tRKSt9nothrow_t12__hot_cold_t",
+        "memfold_alloc_stats",
+    ];
+    assert_eq!(others, expected);
+}
+
+#[test]
 fn a_program_of_memfold_h_runs_beside_the_preloaded_allocator() {
     let (clients, ours) = (functions_of(&client_library()), functions_of(&preload_library()));
     assert!(names(&clients).contains("memfold_stats"), "{clients:?}");
@@ -67,4 +86,39 @@ fn a_program_of_memfold_h_runs_beside_the_preloaded_allocator() {
     let said = finish(command, LIMIT).expect_success("fold").stdout;
     let said = String::from_utf8(said).unwrap();
     assert!(said.ends_with("every record read back, 0 pages lost\n"), "{said}");
+}
+
+/// Runs a program plainly, with the allocator alone and folded: it ends with this status each time, having said the same, which it returns.
+fn says(command: impl Fn() -> Command, status: i32) -> String {
+    let folding = harsh();
+    let mut allocator = command();
+    preload(&mut allocator, &preload_library());
+    let outcomes =
+        [run_plain(command(), LIMIT), finish(allocator, LIMIT), run_folded(command(), &folding, LIMIT)];
+    let said = outcomes.map(|outcome| (outcome.status.code(), outcome.stderr));
+    assert_eq!(said[0].0, Some(status), "{}", said[0].1);
+    assert_eq!((&said[1], &said[2]), (&said[0], &said[0]));
+    said.into_iter().next().unwrap().1
+}
+
+#[test]
+fn rust_whose_standard_library_is_one_of_its_own_unwinds() {
+    let dir = scratch();
+    let rustc = |source: &str| {
+        std::fs::write(dir.path().join("source.rs"), source).unwrap();
+        let mut command = Command::new(program("rustc", "rustup"));
+        command.args(["-C", "prefer-dynamic", "-C", "rpath", "source.rs"]).current_dir(dir.path());
+        command
+    };
+    // The compiler is such a program, and unwinds at an error.
+    let said = says(|| rustc("fn main() { let _: u32 = \"a\"; }\n"), 1);
+    assert!(said.contains("mismatched types"), "{said}");
+    let caught = rustc(
+        "fn main() {\n\
+             std::panic::set_hook(Box::new(|_| ()));\n\
+             eprintln!(\"{}\", std::panic::catch_unwind(|| panic!()).is_err());\n\
+         }\n",
+    );
+    run_plain(caught, LIMIT).expect_success("rustc");
+    assert_eq!(says(|| Command::new(dir.path().join("source")), 0), "true\n");
 }
