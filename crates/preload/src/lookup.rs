@@ -73,11 +73,13 @@ fn ours(handle: *mut c_void, name: *const c_char, ask: impl Fn(*mut c_void) -> *
         return core::ptr::null_mut();
     }
     // SAFETY: the caller's name.
-    let Some(ours) = symbols::own(unsafe { CStr::from_ptr(name) }) else { return core::ptr::null_mut() };
-    let next = ask(libc::RTLD_NEXT);
+    let name = unsafe { CStr::from_ptr(name) };
+    let Some(ours) = symbols::own(name) else { return core::ptr::null_mut() };
+    // Both, as a look-up by a version passes over a library between that has no versions.
+    let behind = [next(name), ask(libc::RTLD_NEXT)];
     // The last one asked: what `dlerror` says is about this.
     let found = ask(handle);
-    if found == next && !found.is_null() {
+    if !found.is_null() && behind == [found; 2] {
         ours
     } else {
         found
