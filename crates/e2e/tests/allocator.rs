@@ -125,6 +125,7 @@ fn functions_of_libc_are_the_same_by_its_handle_and_by_name() {
         |name: &str, options: &[&str]| build_part(&dir.path().join(name), "by_handle.c", "cc", options);
     let (program, own) = (part("by_handle", &[]), part("own_dlsym", &["-DOWN_DLSYM"]));
     let between = part("libbetween.so", &["-DBETWEEN", "-shared", "-fPIC"]);
+    let late = part("liblate.so", &["-DLATE", "-shared", "-fPIC"]);
     part("libplugin.so", &["-DPLUGIN", "-shared", "-fPIC"]);
     // What is printed, with these libraries preloaded.
     let printed = |program: &Path, libraries: &[&Path], pager: &str, args: &[&str]| {
@@ -145,6 +146,7 @@ fn functions_of_libc_are_the_same_by_its_handle_and_by_name() {
         assert_eq!(printed(&program, &[&library, &between], pager, &[ours, libcs]), plain);
         assert_eq!(printed(&program, &[&between, &library], pager, &[ours, ours]), plain);
         assert_eq!(printed(&own, &[&library], pager, &[ours]), "as by name\n");
+        assert_eq!(printed(Path::new("echo"), &[&library, &late], pager, &["begun"]), "begun\n");
     }
 }
 

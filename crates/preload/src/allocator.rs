@@ -68,7 +68,6 @@ fn report(what: &str, address: usize, slot: usize) {
 
 /// Has it kept which calls allocate and free each block.
 fn trace() {
-    memfold_unwind::find_loader();
     if !memfold_heap::trace(memfold_unwind::own_module()) {
         say("memfold: MEMFOLD_TRACE_ALLOC is ignored: no memory for the tables");
     }

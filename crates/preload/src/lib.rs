@@ -29,7 +29,6 @@ mod statistics;
 mod symbols;
 mod syscall;
 mod valgrind;
-mod weak;
 
 use core::fmt::Write;
 

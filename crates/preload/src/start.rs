@@ -108,7 +108,6 @@ fn start_pager(environment: Environment) {
         say_once("memfold: not folding this program: no memory for the pager's tables");
         return;
     }
-    memfold_unwind::find_loader();
     let mean = ENGINE.setting(Setting::HeapSample);
     if mean > 0 && !sample(mean) {
         say_once("memfold: the heap is not sampled: no memory for the tables");
