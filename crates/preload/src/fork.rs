@@ -19,8 +19,9 @@ extern "C" {
 type RegisterAtfork =
     unsafe extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *mut c_void) -> c_int;
 type SetSpecific = unsafe extern "C" fn(libc::pthread_key_t, *const c_void) -> c_int;
+type Entered = extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(
-    extern "C" fn(*mut c_void) -> c_int,
+    Option<Entered>,
     *mut c_void,
     c_int,
     *mut c_void,
@@ -280,7 +281,7 @@ pub fn thread_leaves(status: u32) {
 }
 
 struct Entry {
-    function: extern "C" fn(*mut c_void) -> c_int,
+    function: Entered,
     arg: *mut c_void,
 }
 
@@ -300,7 +301,7 @@ extern "C" fn enter_child(entry: *mut c_void) -> c_int {
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn clone(
-    function: extern "C" fn(*mut c_void) -> c_int,
+    function: Option<Entered>,
     stack: *mut c_void,
     flags: c_int,
     arg: *mut c_void,
@@ -314,17 +315,19 @@ pub unsafe extern "C" fn clone(
     };
     // SAFETY: libc's function of this name has this type.
     let real: Clone = unsafe { core::mem::transmute(real) };
+    let call = |function: Option<Entered>, arg: *mut c_void| {
+        // SAFETY: the caller's contract.
+        unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) }
+    };
+    // Without one libc refuses.
+    let Some(entered) = function else { return call(None, arg) };
     if !copies_memory(flags as usize) {
         before_sharing(flags as usize, child_tid as usize);
-        // SAFETY: the caller's contract.
-        return unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) };
+        return call(function, arg);
     }
-    let entry = Entry { function, arg };
+    let entry = Entry { function: entered, arg };
     before(Some(stack as usize));
-    // SAFETY: the caller's contract; the child enters through `enter_child`.
-    let pid = unsafe {
-        real(enter_child, stack, flags, (&raw const entry).cast_mut().cast(), parent_tid, tls, child_tid)
-    };
+    let pid = call(Some(enter_child), (&raw const entry).cast_mut().cast());
     after_in_parent();
     pid
 }
