@@ -7,11 +7,16 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// A library's dynamic symbols, as `nm` prints them: those that it defines, or those that it asks for.
+fn symbols(which: &str, library: &Path) -> String {
+    let mut nm = Command::new(program("nm", "binutils"));
+    nm.args(["-D", which]).arg(library);
+    String::from_utf8(run_plain(nm, LIMIT).expect_success("nm").stdout).unwrap()
+}
+
 /// The functions that a library defines, with the addresses that they have there. Those that glibc keeps to itself are left out.
 fn functions_of(library: &Path) -> Vec<(String, String)> {
-    let mut nm = Command::new(program("nm", "binutils"));
-    nm.args(["-D", "--defined-only"]).arg(library);
-    let table = String::from_utf8(run_plain(nm, LIMIT).expect_success("nm").stdout).unwrap();
+    let table = symbols("--defined-only", library);
     let public = table.lines().filter(|line| !line.ends_with("@GLIBC_PRIVATE"));
     let function = |line: &str| {
         let [address, kind, name] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
@@ -65,6 +70,19 @@ fn the_library_takes_no_name_but_libcs_and_its_own() {
         "memfold_alloc_stats",
     ];
     assert_eq!(others, expected);
+}
+
+#[test]
+fn what_a_program_need_not_have_is_not_asked_of_it() {
+    let asked = symbols("--undefined-only", &preload_library());
+    let needed = asked.lines().filter_map(|line| line.trim().strip_prefix("U "));
+    // Up to glibc 2.33 these are in libraries of their own.
+    let elsewhere: Vec<_> =
+        needed.filter(|name| ["pthread_", "dl"].iter().any(|start| name.starts_with(start))).collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    // Functions of the program's own that zstd would call.
+    let clients = symbols("--undefined-only", &client_library());
+    assert!(!asked.contains("ZSTD_") && !clients.contains("ZSTD_"), "{asked}{clients}");
 }
 
 #[test]

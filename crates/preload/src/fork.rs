@@ -18,6 +18,7 @@ extern "C" {
 
 type RegisterAtfork =
     unsafe extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *mut c_void) -> c_int;
+type GetSpecific = unsafe extern "C" fn(libc::pthread_key_t) -> *mut c_void;
 type SetSpecific = unsafe extern "C" fn(libc::pthread_key_t, *const c_void) -> c_int;
 type Entered = extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(
@@ -187,16 +188,19 @@ pub unsafe extern "C" fn __register_atfork(
 pub unsafe extern "C" fn pthread_setspecific(key: libc::pthread_key_t, value: *const c_void) -> c_int {
     /// The values of so many keys are a part of the thread's control block.
     const IN_PLACE: libc::pthread_key_t = 32;
-    let Some(real) = real::SETSPECIFIC.get() else { return libc::ENOSYS };
+    let functions = real::SETSPECIFIC.get().zip(real::GETSPECIFIC.get());
+    let Some((set, get)) = functions else { return libc::ENOSYS };
     // SAFETY: libc's function of this name has this type.
-    let real: SetSpecific = unsafe { core::mem::transmute(real) };
+    let set: SetSpecific = unsafe { core::mem::transmute(set) };
+    // SAFETY: as above.
+    let get: GetSpecific = unsafe { core::mem::transmute(get) };
     let may_allocate = || {
         // SAFETY: only asks.
-        key >= IN_PLACE && !value.is_null() && unsafe { libc::pthread_getspecific(key) }.is_null()
+        key >= IN_PLACE && !value.is_null() && unsafe { get(key) }.is_null()
     };
     let _pinned = (may_allocate() && !planted(Bug::ValuesEvictable)).then(memfold_heap::pinned);
     // SAFETY: the caller's contract.
-    unsafe { real(key, value) }
+    unsafe { set(key, value) }
 }
 
 /// `tss_set(3)`, the same by another name, which in libc does not come by ours.
