@@ -17,7 +17,7 @@ pub struct COptions {
     pub cold_age_ms: u64,
     /// The highest share of time that the program may wait, in millionths.
     pub max_stall_ppm: u64,
-    /// Registered bytes above which memory is folded more eagerly.
+    /// Bytes that the process may have resident: threads wait for room above.
     pub resident_limit: u64,
     /// The highest share of one CPU that folding may take, in millionths.
     pub max_cpu_ppm: u64,

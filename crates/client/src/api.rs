@@ -1,6 +1,7 @@
 //! The functions that programs call.
 
 use crate::{embedded, maps, Error, Options};
+use memfold_pager::config;
 use memfold_pager::control::Mode;
 use memfold_pager::{Engine, Phase};
 use memfold_sys::PAGE_SIZE;
@@ -73,7 +74,8 @@ pub fn start(options: &Options) -> Result<(), Error> {
 
 fn is_preloaded() -> bool {
     let variable = |name| std::env::var(name).unwrap_or_default();
-    variable("MEMFOLD_PAGER") == "on" && variable("LD_PRELOAD").contains("libmemfold.so")
+    config::switch(&variable("MEMFOLD_PAGER")) == Some(true)
+        && variable("LD_PRELOAD").contains("libmemfold.so")
 }
 
 /// Has the whole pages of a range folded when they are cold. A range may be registered again, also while it is folded;

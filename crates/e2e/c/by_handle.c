@@ -1,6 +1,6 @@
 /* Functions that are looked up by a library's handle, as ctypes, Fiddle and JNA do. `by_handle WHERE [NEXT]`: WHERE is the file in which libc's functions of
  * which memfold has its own are to be, and NEXT where the library BETWEEN is to find what comes behind itself. From the same source: that library, which is
- * preloaded beside memfold's (BETWEEN), one that is loaded later (PLUGIN), and a program that has a `dlsym` of its own (OWN_DLSYM). */
+ * preloaded beside memfold's (BETWEEN), another such (LATE), one that is loaded later (PLUGIN), and a program that has a `dlsym` of its own (OWN_DLSYM). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -31,6 +31,29 @@ int setegid(gid_t group)
     int (*real)(gid_t) = (int (*)(gid_t))dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "setegid");
     int result = real(group);
     return result;
+}
+
+/* The same by a version, for which a look-up passes over this library. */
+int setregid(gid_t real_group, gid_t effective_group)
+{
+    int (*real)(gid_t, gid_t) = (int (*)(gid_t, gid_t))dlvsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "setregid", FIRST_VERSION);
+    int result = real(real_group, effective_group);
+    return result;
+}
+
+#elif defined(LATE)
+
+/* Tells nothing before its constructor has run. */
+static void *(*real)(void *restrict, const char *restrict);
+
+__attribute__((constructor)) static void begin(void)
+{
+    real = (void *(*)(void *, const char *))dlvsym(RTLD_NEXT, "dlsym", FIRST_VERSION);
+}
+
+void *dlsym(void *restrict handle, const char *restrict name)
+{
+    return real(handle, name);
 }
 
 #elif defined(PLUGIN)
@@ -169,7 +192,7 @@ int main(int argc, char **argv)
 #else
     if (argc > 2) {
         CHECK(next_of_between && lies_in(next_of_between("malloc"), argv[2]) && lies_in(next_of_between("prctl"), argv[2]));
-        CHECK(setegid(getegid()) == 0);
+        CHECK(setegid(getegid()) == 0 && setregid(-1, -1) == 0);
     }
     functions_lie(argv[1]);
     blocks_are_exchanged();

@@ -1,9 +1,10 @@
 //! The command line as a user types it: exit codes, messages, signals, the summary, and steering a
 //! program while it runs. What folding does to a program's bytes is tested elsewhere.
 
+use memfold_bench::launch::preload;
 use memfold_e2e::run::copy_program;
 use memfold_e2e::wait_until;
-use memfold_e2e::{is_root, memfold, scratch, LIMIT};
+use memfold_e2e::{is_root, memfold, preload_library, scratch, LIMIT};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -194,6 +195,28 @@ fn a_switch_in_a_variable_is_read_in_all_its_spellings() {
         assert!(!inside("MEMFOLD_FOLLOW", off), "{off}");
     }
     assert!(inside("MEMFOLD_FOLLOW", "on") && inside("MEMFOLD_FOLLOW", "no such value"));
+    // By the library alone: whether the program is folded, with the library in what it starts, and what is said.
+    let alone = |variables: [&str; 4]| {
+        let dir = scratch();
+        let names = ["MEMFOLD_PAGER", "MEMFOLD_FOLLOW", "MEMFOLD_WIPE", "MEMFOLD_STATS"];
+        let mut command = Command::new("sh");
+        preload(&mut command, &preload_library());
+        command.envs(names.into_iter().zip(variables)).env("MEMFOLD_CONTROL_DIR", dir.path());
+        let output = output(command.env("MEMFOLD_START_AT", "0").args(["-c", "cat /proc/self/maps; true"]));
+        let follows = String::from_utf8_lossy(&output.stdout).contains("libmemfold.so");
+        let folded = fs::read_dir(dir.path()).unwrap().count() > 0;
+        (folded, follows, error_text(&output))
+    };
+    for [on, off] in [["on", "off"], ["1", "0"], ["ON", "OFF"]] {
+        assert_eq!(alone([on, off, on, off]), (true, false, String::new()), "{on} {off}");
+        assert_eq!(alone([off, on, off, off]), (false, true, String::new()), "{on} {off}");
+    }
+    let (folded, follows, said) = alone(["on", "maybe", "maybe", "maybe"]);
+    assert!(folded && follows, "{said}");
+    for variable in ["FOLLOW", "WIPE", "STATS"] {
+        let line = format!("memfold: ignoring MEMFOLD_{variable}=maybe: it takes `on` or `off`");
+        assert_eq!(said.lines().filter(|said| *said == line).count(), 1, "{said}");
+    }
 }
 
 #[test]

@@ -166,11 +166,11 @@ fn statistics_are_printed_at_exit_where_asked_for_and_given_to_c_programs() {
         &source,
         "#include <memfold_alloc.h>\n#include <stdio.h>\n#include <stdlib.h>\n\
          int main(void) {\n\
-           struct memfold_stats before, after;\n\
-           if (!memfold_stats) { puts(\"plain\"); return 0; }\n\
-           if (memfold_stats(&before, sizeof before) || memfold_stats(0, 8) != -1) return 1;\n\
+           struct memfold_alloc_stats before, after;\n\
+           if (!memfold_alloc_stats) { puts(\"plain\"); return 0; }\n\
+           if (memfold_alloc_stats(&before, sizeof before) || memfold_alloc_stats(0, 8) != -1) return 1;\n\
            void *volatile block = malloc(1 << 20);\n\
-           if (memfold_stats(&after, sizeof after)) return 1;\n\
+           if (memfold_alloc_stats(&after, sizeof after)) return 1;\n\
            printf(\"%d %d\\n\", (int)(after.live_bytes - before.live_bytes), (int)(after.large_blocks - before.large_blocks));\n\
            return !block || !after.process_resident_bytes || !after.mmap_calls;\n\
          }\n",

@@ -110,6 +110,9 @@ fn what_is_not_sealed_is_said_at_the_start_and_refused_where_it_may_not_be() {
         let (code, said) = run(refused);
         assert!(code == Some(2) && said.contains("leave seal=no out"), "{refused:?}: {said}");
     }
+    let wiped =
+        memfold(home.path()).env("MEMFOLD_WIPE", "1").args(["run", "--tier", tier, "--", "true"]).status();
+    assert_eq!(wiped.unwrap().code(), Some(2));
 }
 
 #[test]

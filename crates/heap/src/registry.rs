@@ -221,15 +221,26 @@ pub(crate) fn is_sentinel(heap: &'static Heap) -> bool {
     heap.is(&tls::EMPTY) || heap.is(&tls::EXITED) || heap.is(&tls::REFUSED)
 }
 
+memfold_sys::weak! {
+    /// Up to glibc 2.33 it is in a library of its own, which a program need not have. Without, heaps of threads that end are lost to others.
+    create_key = "pthread_key_create"
+}
+type CreateKey = unsafe extern "C" fn(
+    *mut libc::pthread_key_t,
+    Option<unsafe extern "C" fn(*mut libc::c_void)>,
+) -> libc::c_int;
+
 fn attach() -> Option<&'static Heap> {
     let heap = acquire(Domain::Managed)?;
     tls::set(heap);
     let mut key = KEY.lock();
     if key.is_none() {
         let mut made: libc::pthread_key_t = 0;
+        // SAFETY: libc's function of this name has this type.
+        let create: Option<CreateKey> = unsafe { core::mem::transmute(create_key()) };
         // SAFETY: the function pointer stays valid: a library with initial-exec variables is never
         // unloaded. The call takes a slot of a static table and does not allocate.
-        if unsafe { libc::pthread_key_create(&mut made, Some(at_thread_exit)) } == 0 {
+        if create.is_some_and(|create| unsafe { create(&mut made, Some(at_thread_exit)) } == 0) {
             *key = Some(made);
         }
     }

@@ -16,7 +16,6 @@ struct Sampling(usize, #[allow(dead_code, reason = "held")] MutexGuard<'static, 
 impl Sampling {
     fn begin(mean: usize) -> Sampling {
         let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        memfold_unwind::find_loader();
         assert!(sample(mean, 0..0));
         Sampling(mean, alone)
     }

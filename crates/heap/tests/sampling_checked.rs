@@ -6,7 +6,6 @@ use std::thread;
 #[test]
 fn checked_blocks_are_sampled_and_forgotten_when_they_are_freed() {
     harden(0x1234_5678_9abc_def1, |what, address, _| panic!("{what} at {address:#x}"));
-    memfold_unwind::find_loader();
     assert!(sample(2 << 10, 0..0));
     let blocks: Vec<usize> = (0..10_000).map(|i| malloc([100, 3000, 80_000][i % 3]) as usize).collect();
     let live = summary().live;

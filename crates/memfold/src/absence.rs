@@ -5,7 +5,8 @@
 
 use crate::library::FILE_NAME;
 use crate::run::program;
-use crate::{library, pages, process};
+use crate::{library, options, pages, process};
+use memfold_pager::config;
 use memfold_sys::thread::agent_name;
 use nix::unistd::{geteuid, Uid, User};
 use std::path::Path;
@@ -60,8 +61,9 @@ const NOWHERE: &str = "no control page: where it would be there was no room or n
 fn with_library(pid: u32) -> String {
     const OFF: &str = "the pager is turned off (--no-pager or MEMFOLD_PAGER=off)";
     let folds = folds(pid);
-    let pager = process::variable(pid, "MEMFOLD_PAGER");
-    match (pages::told(pid), pager.as_deref()) {
+    let pager = process::variable(pid, options::NO_PAGER.variable);
+    let is_off = pager.is_some_and(|text| text.is_empty() || config::switch(&text) == Some(false));
+    match (pages::told(pid), is_off) {
         (Some(dir), _) if folds => match pages::snapshot(&dir.join(pid.to_string())) {
             Err(error) if dir.join(pid.to_string()).exists() => {
                 format!("is folded, and its control page cannot be read: {}", error.root_cause())
@@ -69,7 +71,7 @@ fn with_library(pid: u32) -> String {
             _ => format!("is folded, and has {NOWHERE} ({})", dir.display()),
         },
         (None, _) if folds => format!("is folded, and has {NOWHERE}"),
-        (_, Some("off" | "")) => format!("has memfold's allocator alone: {OFF}"),
+        (_, true) => format!("has memfold's allocator alone: {OFF}"),
         _ if has_confined_itself(pid) => "is not folded: it confined its system calls (seccomp) before it had a control page".into(),
         (Some(dir), _) => format!(
             "is not folded so far: a forked child begins, and makes its control page, when it has as much memory to manage as \
@@ -95,7 +97,7 @@ fn without_library(pid: u32) -> String {
     }
     let above = ancestors(pid).find(|&above| process::has_mapped(above, FILE_NAME));
     match above {
-        Some(above) if process::variable(above, "MEMFOLD_FOLLOW").as_deref() == Some("off") => format!(
+        Some(above) if follows_nobody(above) => format!(
             "runs plainly: programs that process {above} ({}) starts are not followed (--no-follow)",
             process::name(above)
         ),
@@ -106,6 +108,12 @@ fn without_library(pid: u32) -> String {
         ),
         None => format!("was not started by `memfold run`; `memfold attach {pid}` folds it while it runs"),
     }
+}
+
+/// Whether what the process starts is to run plainly.
+fn follows_nobody(pid: u32) -> bool {
+    let variable = process::variable(pid, options::NO_FOLLOW.variable);
+    variable.is_some_and(|text| config::switch(&text) == Some(false))
 }
 
 fn names_library(list: &str) -> bool {

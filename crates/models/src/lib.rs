@@ -23,7 +23,7 @@ pub mod futex;
 pub mod sync;
 mod weaken;
 
-pub use linux::{file, pagemap, Errno, Result};
+pub use linux::{file, pagemap, weak, Errno, Result};
 
 /// As in `sys`.
 pub const PAGE_SIZE: usize = 4096;

@@ -4,11 +4,13 @@
 //!
 //! Invariants: what makes no sense changes nothing.
 
-use crate::config::{BadValue, Config, Setting, Unit};
+use crate::config::{switch, BadValue, Config, Setting, Unit};
 use crate::engine::Engine;
 use crate::evict::page_daemon::Choice;
 use crate::tier::choice::Choice as Below;
 
+/// Says whether copies are overwritten at once.
+const WIPE: &str = "MEMFOLD_WIPE";
 /// Names the tier below memory.
 const TIER: &str = "MEMFOLD_TIER";
 /// Names the directory of the process that knows the network.
@@ -59,11 +61,15 @@ impl Engine {
         if let Some(path) = text_of("MEMFOLD_POLICY_LOG") {
             self.log_to(path);
         }
-        match text_of("MEMFOLD_WIPE") {
-            Some("on") => self.wipe_at_once(),
-            None if text_of("MEMFOLD_PROFILE") == Some("secure") => self.wipe_at_once(),
-            None | Some("off" | "") => {}
-            Some(text) => complain(Nonsense { variable: "MEMFOLD_WIPE", text, allowed: "`on` or `off`" }),
+        let wipes = text_of(WIPE).filter(|text| !text.is_empty()).and_then(|text| {
+            let wipes = switch(text);
+            if wipes.is_none() {
+                complain(Nonsense { variable: WIPE, text, allowed: "`on` or `off`" });
+            }
+            wipes
+        });
+        if wipes.unwrap_or_else(|| text_of("MEMFOLD_PROFILE") == Some("secure")) {
+            self.wipe_at_once();
         }
         if let Some(text) = text_of(TIER).filter(|text| !text.is_empty()) {
             let mut refuse = |allowed| complain(Nonsense { variable: TIER, text, allowed });

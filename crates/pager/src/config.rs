@@ -230,7 +230,7 @@ impl Setting {
             Unit::Size => parse_size(text),
             Unit::Percent => parse_percent(text),
             Unit::Source => Kind::parse(text.trim()).map(|kind| kind as u64),
-            Unit::Switch => SWITCH.iter().position(|word| *word == text.trim()).map(|place| place as u64),
+            Unit::Switch => switch(text.trim()).map(u64::from),
             Unit::Limit => match parse_part(text) {
                 None if text.trim() == "none" => Some(u64::MAX),
                 None if text.trim() == "group" => Some(BY_GROUP),

@@ -11,7 +11,7 @@ extern "C" {
 #endif
 
 /* The allocator's counters. Fields are only ever added at the end. */
-struct memfold_stats {
+struct memfold_alloc_stats {
     uint64_t mapped_bytes;           /* address space mapped for blocks */
     uint64_t live_bytes;             /* blocks that the program has or its threads keep at hand */
     uint64_t cached_bytes;           /* free runs of pages that may be resident */
@@ -30,7 +30,7 @@ struct memfold_stats {
 /* Fills in the first `size` bytes of `*stats`, with zeros where the library knows no more. Returns 0, or -1 with errno
  * EINVAL where `stats` is null or `size` is no multiple of 8. Looks through all spans: a call now and then, not each
  * millisecond. */
-extern int memfold_stats(struct memfold_stats *stats, size_t size) __attribute__((weak));
+extern int memfold_alloc_stats(struct memfold_alloc_stats *stats, size_t size) __attribute__((weak));
 
 #ifdef __cplusplus
 }

@@ -5,6 +5,7 @@
 
 use crate::environment::Environment;
 use crate::notice::{complain, say};
+use core::ffi::{c_int, c_void};
 use core::fmt::Write;
 use memfold_arena::settings::{self, Knob, Profile, Unit};
 use memfold_pager::config::{parse_duration, parse_size};
@@ -68,7 +69,6 @@ fn report(what: &str, address: usize, slot: usize) {
 
 /// Has it kept which calls allocate and free each block.
 fn trace() {
-    memfold_unwind::find_loader();
     if !memfold_heap::trace(memfold_unwind::own_module()) {
         say("memfold: MEMFOLD_TRACE_ALLOC is ignored: no memory for the tables");
     }
@@ -92,6 +92,12 @@ fn say_who(what: &str, address: usize, freed: bool) {
 /// Calls that are shown of a stack.
 const SHOWN: usize = 16;
 
+memfold_sys::weak! {
+    /// Up to glibc 2.33 it is in a library of its own, which a program need not have.
+    dladdr = "dladdr"
+}
+type Dladdr = unsafe extern "C" fn(*const c_void, *mut libc::Dl_info) -> c_int;
+
 /// Writes the function and the file that an address lies in. The program is about to end, so a lock of the dynamic loader's may be taken.
 fn write_place(line: &mut Line, address: usize) {
     let mut found = libc::Dl_info {
@@ -100,8 +106,10 @@ fn write_place(line: &mut Line, address: usize) {
         dli_sname: core::ptr::null(),
         dli_saddr: core::ptr::null_mut(),
     };
+    // SAFETY: libc's function of this name has this type.
+    let dladdr: Option<Dladdr> = unsafe { core::mem::transmute(dladdr()) };
     // SAFETY: the function takes any address and fills in what it is given.
-    let known = unsafe { libc::dladdr(address as *const libc::c_void, &mut found) } != 0;
+    let known = dladdr.is_some_and(|dladdr| unsafe { dladdr(address as *const c_void, &mut found) } != 0);
     let text = |at: *const core::ffi::c_char| {
         // SAFETY: names of the dynamic loader's, which end with a zero and stay while the file is mapped.
         (known && !at.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(at) }.to_str().unwrap_or("?"))

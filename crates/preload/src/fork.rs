@@ -18,9 +18,11 @@ extern "C" {
 
 type RegisterAtfork =
     unsafe extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *mut c_void) -> c_int;
+type GetSpecific = unsafe extern "C" fn(libc::pthread_key_t) -> *mut c_void;
 type SetSpecific = unsafe extern "C" fn(libc::pthread_key_t, *const c_void) -> c_int;
+type Entered = extern "C" fn(*mut c_void) -> c_int;
 type Clone = unsafe extern "C" fn(
-    extern "C" fn(*mut c_void) -> c_int,
+    Option<Entered>,
     *mut c_void,
     c_int,
     *mut c_void,
@@ -187,16 +189,19 @@ pub unsafe extern "C" fn __register_atfork(
 pub unsafe extern "C" fn pthread_setspecific(key: libc::pthread_key_t, value: *const c_void) -> c_int {
     /// The values of so many keys are a part of the thread's control block.
     const IN_PLACE: libc::pthread_key_t = 32;
-    let Some(real) = real::SETSPECIFIC.get() else { return libc::ENOSYS };
+    let functions = real::SETSPECIFIC.get().zip(real::GETSPECIFIC.get());
+    let Some((set, get)) = functions else { return libc::ENOSYS };
     // SAFETY: libc's function of this name has this type.
-    let real: SetSpecific = unsafe { core::mem::transmute(real) };
+    let set: SetSpecific = unsafe { core::mem::transmute(set) };
+    // SAFETY: as above.
+    let get: GetSpecific = unsafe { core::mem::transmute(get) };
     let may_allocate = || {
         // SAFETY: only asks.
-        key >= IN_PLACE && !value.is_null() && unsafe { libc::pthread_getspecific(key) }.is_null()
+        key >= IN_PLACE && !value.is_null() && unsafe { get(key) }.is_null()
     };
     let _pinned = (may_allocate() && !planted(Bug::ValuesEvictable)).then(memfold_heap::pinned);
     // SAFETY: the caller's contract.
-    unsafe { real(key, value) }
+    unsafe { set(key, value) }
 }
 
 /// `tss_set(3)`, the same by another name, which in libc does not come by ours.
@@ -281,7 +286,7 @@ pub fn thread_leaves(status: u32) {
 }
 
 struct Entry {
-    function: extern "C" fn(*mut c_void) -> c_int,
+    function: Entered,
     arg: *mut c_void,
 }
 
@@ -301,7 +306,7 @@ extern "C" fn enter_child(entry: *mut c_void) -> c_int {
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn clone(
-    function: extern "C" fn(*mut c_void) -> c_int,
+    function: Option<Entered>,
     stack: *mut c_void,
     flags: c_int,
     arg: *mut c_void,
@@ -315,17 +320,19 @@ pub unsafe extern "C" fn clone(
     };
     // SAFETY: libc's function of this name has this type.
     let real: Clone = unsafe { core::mem::transmute(real) };
+    let call = |function: Option<Entered>, arg: *mut c_void| {
+        // SAFETY: the caller's contract.
+        unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) }
+    };
+    // Without one libc refuses.
+    let Some(entered) = function else { return call(None, arg) };
     if !copies_memory(flags as usize) {
         before_sharing(flags as usize, child_tid as usize);
-        // SAFETY: the caller's contract.
-        return unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) };
+        return call(function, arg);
     }
-    let entry = Entry { function, arg };
+    let entry = Entry { function: entered, arg };
     before(Some(stack as usize));
-    // SAFETY: the caller's contract; the child enters through `enter_child`.
-    let pid = unsafe {
-        real(enter_child, stack, flags, (&raw const entry).cast_mut().cast(), parent_tid, tls, child_tid)
-    };
+    let pid = call(Some(enter_child), (&raw const entry).cast_mut().cast());
     after_in_parent();
     pid
 }

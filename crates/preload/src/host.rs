@@ -2,7 +2,6 @@
 
 use crate::notice::{say_once, CONTROL_DIR};
 use crate::statistics;
-use crate::weak::weak;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use memfold_pager::control::ControlPage;
 use memfold_pager::mirror::Mapped;
@@ -75,11 +74,11 @@ fn decay() {
 /// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
 static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 
-weak! {
+memfold_sys::weak! {
     /// How far it is from there, an `isize`.
     rseq_offset = "__rseq_offset"
 }
-weak! {
+memfold_sys::weak! {
     /// How long it is, a `u32`; 0 where there is none.
     rseq_size = "__rseq_size"
 }

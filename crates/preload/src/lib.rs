@@ -29,7 +29,6 @@ mod statistics;
 mod symbols;
 mod syscall;
 mod valgrind;
-mod weak;
 
 use core::fmt::Write;
 
@@ -49,9 +48,9 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     memfold_sys::thread::abort_process()
 }
 
-/// Named by the precompiled `core`, never called: panics abort.
-#[no_mangle]
-extern "C" fn rust_eh_personality() {}
+// Named by the precompiled `core`, never called: panics abort. Hidden: exported, it would be found in place of the one of a program in Rust whose `std` is a library
+// of its own (rustc), which could not unwind.
+core::arch::global_asm!(".globl rust_eh_personality", ".hidden rust_eh_personality", "rust_eh_personality:");
 
 /// Turns a result into what a C function returns: the value, or −1 with `errno` set.
 pub(crate) fn or_errno(result: memfold_sys::Result<usize>) -> isize {

@@ -29,8 +29,11 @@ pub(crate) extern "C" fn absent() -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// The next definition of a function behind this library's own.
-pub fn next(name: &CStr) -> *mut c_void {
+/// What libc's own `dlsym` finds, before the constructor has run, too.
+///
+/// # Safety
+/// As for `dlsym`.
+pub unsafe fn by_libcs(handle: *mut c_void, name: &CStr) -> *mut c_void {
     let mut dlsym = LIBCS.load(Relaxed);
     if dlsym.is_null() {
         dlsym = symbols::of_libc(c"dlsym").unwrap_or(absent as *mut c_void);
@@ -38,8 +41,14 @@ pub fn next(name: &CStr) -> *mut c_void {
     }
     // SAFETY: libc's function of this name has this type.
     let dlsym: Dlsym = unsafe { core::mem::transmute(dlsym) };
+    // SAFETY: the caller's contract.
+    unsafe { dlsym(handle, name.as_ptr()) }
+}
+
+/// The next definition of a function behind this library's own.
+pub fn next(name: &CStr) -> *mut c_void {
     // SAFETY: a look-up.
-    unsafe { dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+    unsafe { by_libcs(libc::RTLD_NEXT, name) }
 }
 
 /// Looks libc's functions up, before anybody calls them.
@@ -73,11 +82,13 @@ fn ours(handle: *mut c_void, name: *const c_char, ask: impl Fn(*mut c_void) -> *
         return core::ptr::null_mut();
     }
     // SAFETY: the caller's name.
-    let Some(ours) = symbols::own(unsafe { CStr::from_ptr(name) }) else { return core::ptr::null_mut() };
-    let next = ask(libc::RTLD_NEXT);
+    let name = unsafe { CStr::from_ptr(name) };
+    let Some(ours) = symbols::own(name) else { return core::ptr::null_mut() };
+    // Both, as a look-up by a version passes over a library between that has no versions.
+    let behind = [next(name), ask(libc::RTLD_NEXT)];
     // The last one asked: what `dlerror` says is about this.
     let found = ask(handle);
-    if found == next && !found.is_null() {
+    if !found.is_null() && behind == [found; 2] {
         ours
     } else {
         found

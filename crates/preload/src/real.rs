@@ -63,6 +63,7 @@ functions! {
     FORK_ALONE = "_Fork",
     CLONE = "clone",
     SETSPECIFIC = "pthread_setspecific",
+    GETSPECIFIC = "pthread_getspecific",
     SBRK = "sbrk",
     BRK = "brk",
     SETUID = "setuid",

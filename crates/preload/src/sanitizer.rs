@@ -5,12 +5,11 @@
 
 use crate::environment::Environment;
 use crate::notice;
-use crate::weak::weak;
 use core::ffi::{c_char, CStr};
 use core::fmt::Write;
 use memfold_pager::Line;
 
-weak! {
+memfold_sys::weak! {
     /// What every sanitizer exports that has an allocator (sanitizer/allocator_interface.h), and nothing else.
     allocator = "__sanitizer_get_heap_size"
 }

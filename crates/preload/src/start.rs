@@ -10,7 +10,7 @@ use crate::{
 };
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
-use memfold_pager::config::{is_quiet, Setting};
+use memfold_pager::config::{self, is_quiet, Setting};
 use memfold_pager::{Nonsense, Phase};
 use memfold_sys::{mem, thread};
 
@@ -43,23 +43,24 @@ extern "C" fn construct(_argc: c_int, argv: *mut *mut c_char, envp: *mut *mut c_
     }
     fork::register();
     allocator::configure(environment);
-    if environment.get("MEMFOLD_STATS").is_some_and(|value| !matches!(value, "" | "0" | "off")) {
+    if switch(environment, "MEMFOLD_STATS", false) {
         statistics::print_at_exit();
     }
-    let pager = match environment.get("MEMFOLD_PAGER") {
-        Some("on") => true,
-        None | Some("off" | "") => false,
-        Some(other) => {
-            complain("MEMFOLD_PAGER", other, "`on` or `off`");
-            false
-        }
-    };
-    if pager && !records_another(environment) {
+    if switch(environment, "MEMFOLD_PAGER", false) && !records_another(environment) {
         start_pager(environment);
     }
-    if environment.get("MEMFOLD_FOLLOW") == Some("off") {
+    if !switch(environment, "MEMFOLD_FOLLOW", true) {
         stop_following(environment);
     }
+}
+
+/// What the variable of a switch says; the default where it says nothing, or what is neither on nor off.
+fn switch(environment: Environment, variable: &str, default: bool) -> bool {
+    let Some(text) = environment.get(variable).filter(|text| !text.is_empty()) else { return default };
+    config::switch(text).unwrap_or_else(|| {
+        complain(variable, text, "`on` or `off`");
+        default
+    })
 }
 
 extern "C" fn destruct() {
@@ -108,7 +109,6 @@ fn start_pager(environment: Environment) {
         say_once("memfold: not folding this program: no memory for the pager's tables");
         return;
     }
-    memfold_unwind::find_loader();
     let mean = ENGINE.setting(Setting::HeapSample);
     if mean > 0 && !sample(mean) {
         say_once("memfold: the heap is not sampled: no memory for the tables");

@@ -20,7 +20,7 @@ const _: () = assert!(classes::COUNT <= ALLOC_CLASSES);
 /// Whether they are to be printed at exit.
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
 
-/// What `memfold_alloc.h` calls `struct memfold_stats`. Bytes unless the name says otherwise.
+/// What `memfold_alloc.h` calls `struct memfold_alloc_stats`. Bytes unless the name says otherwise.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Stats {
@@ -172,13 +172,13 @@ pub fn at_exit() {
     }
 }
 
-/// `memfold_stats` of `memfold_alloc.h`: fills in the first `size` bytes of `*out`. Returns 0, or −1 with `EINVAL` where `out`
+/// `memfold_alloc_stats` of `memfold_alloc.h`: fills in the first `size` bytes of `*out`. Returns 0, or −1 with `EINVAL` where `out`
 /// is null or `size` is no multiple of 8.
 ///
 /// # Safety
 /// `out` has `size` bytes.
 #[no_mangle]
-pub unsafe extern "C" fn memfold_stats(out: *mut u8, size: usize) -> c_int {
+pub unsafe extern "C" fn memfold_alloc_stats(out: *mut u8, size: usize) -> c_int {
     if out.is_null() || !size.is_multiple_of(size_of::<u64>()) {
         crate::set_errno(memfold_sys::Errno(libc::EINVAL));
         return -1;

@@ -117,9 +117,11 @@ unsafe fn straight(number: c_long, args: [usize; 6]) -> memfold_sys::Result<usiz
 }
 
 /// What comes before a call that makes a thread or process: `clone` with these flags, stack and number of the child, or `clone3` with a structure of them in place of the
-/// flags. Whether the call must be the kernel's alone: what it makes begins on a stack on which no frame of ours is.
+/// flags, and its length in place of the stack. Whether the call must be the kernel's alone: what it makes begins on a stack on which no frame of ours is.
 extern "C" fn begins_elsewhere(number: c_long, first: usize, stack: usize, child_tid: usize) -> bool {
     let (flags, stack, child_tid) = match number {
+        // No structure, which the kernel refuses. In a program that is confined it cannot be asked whether there is memory.
+        libc::SYS_clone3 if first == 0 || stack < LEAST => return true,
         libc::SYS_clone3 => (
             word(first),
             // The length comes with it, and an older kernel's structure has both, too.
@@ -141,6 +143,8 @@ extern "C" fn begins_elsewhere(number: c_long, first: usize, stack: usize, child
 /// Where `clone3`'s structure has the address of the number, and the lowest address of the stack, before its length.
 const CHILD_TID: usize = 16;
 const STACK: usize = 40;
+/// The length of the first kernels' structure: with less it is refused.
+const LEAST: usize = 64;
 
 /// A word of the program's; 0 where there is no memory: what the kernel says of that is its own affair.
 fn word(at: usize) -> usize {

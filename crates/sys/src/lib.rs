@@ -40,6 +40,7 @@ pub mod time;
 pub mod trace;
 pub mod uffd;
 pub mod version;
+mod weak;
 
 pub use call::{Errno, Result};
 

@@ -1,4 +1,4 @@
-//! The calls that a thread is in, found without help: no allocation, no lock, no libc beyond one look-up.
+//! The calls that a thread is in, found without help: no allocation, no lock, and of libc one function of its loader's.
 //!
 //! What it is: [`capture`] walks the stack of the calling thread by the call frame information of the files that are mapped (`.eh_frame`,
 //! which compilers emit for every function whether it keeps a frame pointer or not), and by frame pointers where there is none, as in code
@@ -17,6 +17,6 @@ mod rules;
 mod stack;
 mod walk;
 
-pub use modules::{find_loader, own_module};
+pub use modules::own_module;
 pub use rules::Rules;
 pub use walk::{capture, MOST_CALLS};

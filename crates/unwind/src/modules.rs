@@ -5,7 +5,6 @@
 
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 /// What the loader says (dlfcn.h of glibc 2.35; the same on x86-64 and aarch64).
 #[repr(C)]
@@ -20,13 +19,9 @@ struct Found {
 
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut Found) -> c_int;
 
-static FIND: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Looks for the loader's function. To be called once, where libc may be called.
-pub fn find_loader() {
-    // SAFETY: a look-up.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-    FIND.store(found, Relaxed);
+memfold_sys::weak! {
+    /// The loader's function.
+    find_object = "_dl_find_object"
 }
 
 /// A file that is mapped.
@@ -39,11 +34,11 @@ pub(crate) struct Module {
 
 /// The file that holds the address.
 pub(crate) fn find(address: usize) -> Option<Module> {
-    let find = FIND.load(Relaxed);
+    let find = find_object();
     if find.is_null() {
         return None;
     }
-    // SAFETY: `find_loader` stored glibc's function of this name, which has this type.
+    // SAFETY: glibc's function of this name has this type.
     let find: FindObject = unsafe { core::mem::transmute(find) };
     let mut found = Found {
         flags: 0,

@@ -121,7 +121,6 @@ mod tests {
     use std::vec::Vec;
 
     fn rules() -> Box<Rules> {
-        modules::find_loader();
         // SAFETY: all-zero bytes are an empty table.
         unsafe { Box::<Rules>::new_zeroed().assume_init() }
     }

@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -107,6 +108,7 @@ static void structures_that_are_not_there(void)
     CHECK(syscall(SYS_clone3, NULL, 0) == -1 && errno == EINVAL);
     CHECK(syscall(SYS_clone3, (void *)8, 64) == -1 && errno == EFAULT);
     CHECK(ioctl(-1, UFFDIO_REGISTER, (void *)8) == -1 && errno == EBADF);
+    CHECK(clone(NULL, p + WORDS, SIGCHLD, NULL) == -1 && errno == EINVAL);
     /* And of those of which only the beginning is. */
     char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(pages != MAP_FAILED && mprotect(pages + PAGE, PAGE, PROT_NONE) == 0);

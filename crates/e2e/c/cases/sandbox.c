@@ -49,6 +49,8 @@ static void live_on(uint64_t *p)
     int status = 0;
     CHECK(syscall(SYS_wait4, child, &status, 0, NULL) == child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    CHECK(syscall(SYS_clone3, NULL, sizeof arguments) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_clone3, &arguments, 8) == -1 && errno == EINVAL);
     CHECK(away(p, LEN) == 0 && intact(p));
     uint64_t *q = filled();
     CHECK(intact(q) && munmap(q, LEN) == 0);

@@ -191,7 +191,6 @@ fn of_a_block_that_was_freed_twice_it_is_known_who_allocated_and_who_freed_it() 
     for size in [24, 1000, 60_000, 200_000] {
         assert!(
             in_child(|| {
-                memfold_unwind::find_loader();
                 harden(0x1234_5678_9abc_def1, report_with_trace);
                 assert!(trace(0..0));
                 let block = malloc(size);

@@ -385,10 +385,9 @@ fn speak_of_seal(args: &Args, quiet: bool) -> anyhow::Result<()> {
 
 /// Whether what the program erased is to be nowhere at once.
 fn wipes(args: &Args) -> bool {
-    let is = |named: Named, value: &str| variable(named.variable).is_some_and(|text| text == value);
-    let secure =
-        args.profile.as_ref().map_or_else(|| is(options::PROFILE, "secure"), |name| name == "secure");
-    args.wipe || is(options::WIPE, "on") || secure && !is(options::WIPE, "off")
+    let profile = args.profile.as_ref().map(OsString::from).or_else(|| variable(options::PROFILE.variable));
+    let said = variable(options::WIPE.variable).and_then(|text| options::switch(&text));
+    args.wipe || said.unwrap_or_else(|| profile.is_some_and(|name| name == "secure"))
 }
 
 /// What puts the agent into the program once it runs, if it can be, and the directory of its control page.

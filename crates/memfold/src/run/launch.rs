@@ -181,14 +181,12 @@ pub fn strip(command: &mut Command) {
     };
 }
 
-/// Says which variables that the launcher reads have a value that they cannot have.
+/// Says that the variable that turns the pager off has a value that it cannot have. The library, which is told what came of it, does not see it.
 pub fn complain() {
-    for named in [options::NO_PAGER, options::NO_FOLLOW] {
-        let Some(value) = std::env::var_os(named.variable) else { continue };
-        if !value.is_empty() && options::switch(&value).is_none() {
-            let (name, value) = (named.variable, value.to_string_lossy().into_owned());
-            text::say(format_args!("ignoring {name}={value}: it takes `on` or `off`"));
-        }
+    let name = options::NO_PAGER.variable;
+    let Some(value) = std::env::var_os(name) else { return };
+    if !value.is_empty() && options::switch(&value).is_none() {
+        text::say(format_args!("ignoring {name}={}: it takes `on` or `off`", value.to_string_lossy()));
     }
 }
 

@@ -23,6 +23,15 @@ const MEMORY_LEN: usize = 3 * COMPRESS_LEN + DECOMPRESS_LEN;
 /// (RFC 8878, 3.1.1.3.1). Reading it puts zeros where the literals of the page before it still lie.
 const ZEROS: [u8; 10] = [0x00, 0x10, 0x2D, 0x00, 0x00, 0x0D, 0x00, 0x01, 0x00, 0x00];
 
+// The library calls these where a program defines them (its `zstd_trace.h`). Hidden, they are nobody's: a tracer of the program's own would be called by
+// threads that have no thread-local storage.
+core::arch::global_asm!(
+    ".irp end, compress_begin, compress_end, decompress_begin, decompress_end",
+    ".weak ZSTD_trace_\\end",
+    ".hidden ZSTD_trace_\\end",
+    ".endr",
+);
+
 /// The codec and its contexts.
 pub struct Zstd {
     memory: usize,

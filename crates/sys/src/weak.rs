@@ -5,6 +5,7 @@
 //! has begun (GNU Common Lisp).
 
 /// Makes a function that returns the address of a symbol, or null.
+#[macro_export]
 macro_rules! weak {
     ($(#[$doc:meta])* $name:ident = $symbol:literal) => {
         $(#[$doc])*
@@ -26,5 +27,3 @@ macro_rules! weak {
         }
     };
 }
-
-pub(crate) use weak;
