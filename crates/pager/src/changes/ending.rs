@@ -11,6 +11,7 @@ use crate::engine::{Engine, Phase};
 use crate::sabotage::fault_point;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::file;
+use memfold_sys::limits;
 use memfold_sys::pagemap::Pagemap;
 use memfold_sys::signal;
 use memfold_sys::thread::Credentials;
@@ -54,7 +55,9 @@ impl Engine {
     pub fn before_change_of_user(&self) -> BeforeChange {
         let pagemap = match self.phase() {
             Phase::Off => None,
-            _ => Pagemap::open().ok().map(|own| Pagemap::handed_over(file::out_of_the_way(own.into_fd()))),
+            _ => Pagemap::open()
+                .ok()
+                .map(|own| Pagemap::handed_over(file::out_of_the_way(own.into_fd(), limits::descriptors()))),
         };
         BeforeChange { credentials: Credentials::own(), pagemap }
     }
