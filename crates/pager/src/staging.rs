@@ -20,7 +20,7 @@ use core::cell::UnsafeCell;
 use core::mem::forget;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use memfold_sys::uffd::{Features, Modes, Userfaultfd};
-use memfold_sys::{limits, mem, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{address_space, mem, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// Most slots; their address space costs nothing where neither the process nor the machine limits it.
 const MOST_SLOTS: usize = 4096;
@@ -77,7 +77,7 @@ impl Staging {
         if let Some(uffd) = &uffd {
             uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
         }
-        let mut slots = slots_for(limits::address_space_left(), limits::all_is_committed());
+        let mut slots = slots_for(address_space::left(), address_space::is_committed());
         let base = loop {
             match accessible(slots * EXTENT_SIZE) {
                 Ok(base) => break base,

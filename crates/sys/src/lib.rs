@@ -14,6 +14,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod address_space;
 pub mod aio;
 pub mod cachestat;
 pub mod call;
