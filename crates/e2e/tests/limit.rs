@@ -185,6 +185,34 @@ for i in range(400):
 }
 
 #[test]
+fn a_page_daemon_near_a_groups_limit_is_woken_as_often_as_below_any_other() {
+    // Most of the group in use, and then nothing for a second: how often the background thread was woken in it.
+    let script = "
+import glob, time
+block = bytes(range(256)) * (120 << 12)
+names = [task for task in glob.glob('/proc/self/task/*') if open(task + '/comm').read() == 'memfold-bg\\n']
+def woken():
+    return int(open(names[0] + '/status').read().split('\\nvoluntary_ctxt_switches:')[1].split()[0])
+time.sleep(1)
+before = woken()
+time.sleep(1)
+print(woken() - before)
+";
+    let Some(group) = group_of("limit-daemon", 160) else { return };
+    let woken = |limit: &str| {
+        let home = scratch();
+        let mut command = memfold(home.path());
+        command.args(["run", "--policy", "clock", "--resident-limit", limit, "--"]);
+        command.arg(program("python3", "python3")).args(["-c", script]);
+        confine(&mut command, &group);
+        let outcome = finish(command, LIMIT).expect_success("python3 under a page daemon");
+        String::from_utf8_lossy(&outcome.stdout).trim().parse::<u64>().expect("a number")
+    };
+    let (by_group, by_part) = (woken("group"), woken("auto"));
+    assert!(by_group <= 4 * by_part + 20, "{by_group} times, and {by_part} below a limit that is a part");
+}
+
+#[test]
 fn what_does_not_shrink_finishes_in_a_small_group_with_a_tier() {
     let Some(group) = small_group("limit-tier", DENSE) else { return };
     let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());

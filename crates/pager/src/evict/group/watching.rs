@@ -175,10 +175,11 @@ impl Worker {
         GroupRoom { all: room / PAGE_SIZE as u64, part: part(room), least: part(room.max(unseen)) }
     }
 
-    /// How long it takes at least until the group's limit has to be kept; `None` where there is none, and where it is: then the room below it is
+    /// How long it takes at least until the group's limit has to be kept; `None` where there is none, where none is to be kept, and where it is: then the room below it is
     /// counted page by page.
     pub(crate) fn group_pause(&self) -> Option<Nanos> {
-        let group = self.watch.group.as_ref().filter(|_| !self.engine.room.is_kept())?;
+        let group =
+            self.watch.group.as_ref().filter(|_| !self.engine.room.is_kept() && self.keeps_limits())?;
         let left = begins_at(group.limit).saturating_sub(self.watch.used());
         let filling = FILLING * self.watch.processes.clamp(1, self.engine.helpers.cpus() as u64);
         Some(Nanos(left / filling).max(SHORTEST))
@@ -200,7 +201,7 @@ impl Worker {
             left = Nanos(left.0 - pause.0);
             if left == Nanos(0)
                 || self.engine.agents.bell.load(Acquire) != bell
-                || self.group_comes_near()
+                || until_near.is_some() && self.group_comes_near()
             {
                 return;
             }
