@@ -131,6 +131,87 @@ fn a_program_that_uses_most_of_what_its_group_has_is_not_made_to_wait() {
     }
 }
 
+/// Runs a script so often at the same time in a group of 160 MiB, folded: after `before`, each takes so many pages that shrink well, waits until all have, and reads them back.
+fn together_in_160_mib(name: &str, count: usize, before: &str, pages: u64, start_at: &str) {
+    let Some(group) = group_of(name, 160) else { return };
+    let filled = tempfile::tempdir().unwrap();
+    let wait = format!(
+        "
+import os, time
+filled = {:?}
+open(filled + '/' + str(os.getpid()), 'w').close()
+while len(os.listdir(filled)) < {count}:
+    time.sleep(0.01)
+print",
+        filled.path()
+    );
+    let script =
+        &(before.to_owned() + &SHRINKS.replace("40000", &pages.to_string()).replace("\nprint", &wait));
+    let folding = memfold_bench::launch::Folding::new(&memfold_e2e::preload_library()).unwrap();
+    let folding = folding.set(Setting::StartAt, start_at);
+    let run = || run_folded(in_group(&group, script), &folding, LIMIT);
+    let outcomes = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..count).map(|_| scope.spawn(run)).collect();
+        running.into_iter().map(|each| each.join().unwrap()).collect::<Vec<_>>()
+    });
+    for folded in outcomes {
+        let folded = folded.expect_success(&format!("one of {count} in a group of 160 MiB"));
+        assert_eq!(String::from_utf8_lossy(&folded.stdout), format!("{pages}\n"));
+    }
+    assert!(counters(&folding).iter().all(|counters| counters.pages.lost == 0));
+}
+
+#[test]
+fn processes_that_fill_a_group_at_once_all_finish() {
+    together_in_160_mib("limit-four", 4, "", 20_000, "16M");
+}
+
+#[test]
+fn processes_of_less_than_an_eighth_of_their_group_share_it() {
+    together_in_160_mib("limit-ten", 10, "", 4_500, "2M");
+}
+
+#[test]
+fn what_the_kernel_has_for_a_program_counts_beside_it() {
+    let pipes = "
+import os
+full = []
+for i in range(400):
+    full.append(os.pipe())
+    os.set_blocking(full[-1][1], False)
+    os.write(full[-1][1], bytes(1 << 16))
+";
+    together_in_160_mib("limit-pipes", 1, pipes, 40_000, "16M");
+}
+
+#[test]
+fn a_page_daemon_near_a_groups_limit_is_woken_as_often_as_below_any_other() {
+    // Most of the group in use, and then nothing for a second: how often the background thread was woken in it.
+    let script = "
+import glob, time
+block = bytes(range(256)) * (120 << 12)
+names = [task for task in glob.glob('/proc/self/task/*') if open(task + '/comm').read() == 'memfold-bg\\n']
+def woken():
+    return int(open(names[0] + '/status').read().split('\\nvoluntary_ctxt_switches:')[1].split()[0])
+time.sleep(1)
+before = woken()
+time.sleep(1)
+print(woken() - before)
+";
+    let Some(group) = group_of("limit-daemon", 160) else { return };
+    let woken = |limit: &str| {
+        let home = scratch();
+        let mut command = memfold(home.path());
+        command.args(["run", "--policy", "clock", "--resident-limit", limit, "--"]);
+        command.arg(program("python3", "python3")).args(["-c", script]);
+        confine(&mut command, &group);
+        let outcome = finish(command, LIMIT).expect_success("python3 under a page daemon");
+        String::from_utf8_lossy(&outcome.stdout).trim().parse::<u64>().expect("a number")
+    };
+    let (by_group, by_part) = (woken("group"), woken("auto"));
+    assert!(by_group <= 4 * by_part + 20, "{by_group} times, and {by_part} below a limit that is a part");
+}
+
 #[test]
 fn what_does_not_shrink_finishes_in_a_small_group_with_a_tier() {
     let Some(group) = small_group("limit-tier", DENSE) else { return };

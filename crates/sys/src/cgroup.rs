@@ -10,7 +10,7 @@ mod memory;
 mod path;
 
 pub use cpu::cpu_quota;
-pub use memory::{memory_limit, Group};
+pub use memory::{memory_limit, Group, Held};
 
 use crate::file;
 use crate::{Errno, Result};

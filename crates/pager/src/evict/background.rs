@@ -53,6 +53,7 @@ pub extern "C" fn main(arg: usize) {
             return engine.give_up("no descriptor table of the pager's own", Some(error));
         }
     }
+    engine.look_at_group_first();
     engine.link.gauges.open_memory();
     if engine.traffic.goes_by_reports() {
         engine.link.gauges.open_advice();
@@ -107,7 +108,7 @@ pub extern "C" fn main(arg: usize) {
 
 impl Worker {
     /// How it is scheduled beside others.
-    fn scheduling(&self) -> Scheduling {
+    pub(crate) fn scheduling(&self) -> Scheduling {
         let engine = self.engine;
         let is_unbounded = engine.setting(Setting::MaxCpu) >= NO_LIMIT;
         if !engine.options.policy.is_empty() || engine.is_limited() || is_unbounded {
@@ -136,13 +137,14 @@ impl Worker {
                 self.engine.end_servants(self.kernel);
                 thread::exit(self.kernel.life.status(self.engine.lifecycle.last_status()));
             }
-            self.adopt_young(false);
             self.discover_if_due();
             self.spare_locks_if_due();
             self.answer_requests();
             self.look_at_share();
             self.look_at_group();
             self.look_at_limit();
+            // What is to make room has to be known.
+            self.adopt_young(self.engine.room.is_kept());
             self.look_at_rest();
             self.look_at_utilization();
             self.look_at_source();

@@ -9,54 +9,93 @@ use crate::Result;
 pub struct Group {
     /// Its limit, bytes.
     pub limit: u64,
-    /// Its `memory.stat`, if it can be read.
+    /// What is charged to it, and `memory.stat`, as far as they can be read.
+    usage: Option<file::Fd>,
     stat: Option<file::Fd>,
+    /// Its processes, where there are no groups in it that may have others.
+    processes: Option<file::Fd>,
+}
+
+/// What a group has of its limit, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// What the kernel cannot take from it without swap: all but files, and of its own memory what it says that it can do without.
+    pub firm: u64,
+    /// Files that are mapped, which would have to be read again: an eighth of the limit at most.
+    pub mapped: u64,
 }
 
 impl Group {
     /// That of the calling process. Errors as of [`memory_limit`].
     pub fn tightest() -> Result<Group> {
-        let (mut stat, mut least) = (None, u64::MAX);
-        let limit = tightest(None, b"memory", limit_of, |limit, directory| {
-            if limit < least {
-                least = limit;
-                stat = directory.with("memory.stat", |path| file::open(path, libc::O_RDONLY, 0).ok());
+        let mut group = Group { limit: u64::MAX, usage: None, stat: None, processes: None };
+        group.limit = tightest(None, b"memory", limit_of, |limit, directory| {
+            if limit >= group.limit {
+                return;
             }
+            let nested = has_groups(directory);
+            let mut open = |name| directory.with(name, |path| file::open(path, libc::O_RDONLY, 0).ok());
+            group = Group {
+                limit,
+                usage: open("memory.current").or_else(|| open("memory.usage_in_bytes")),
+                stat: open("memory.stat"),
+                processes: if nested { None } else { open("cgroup.procs") },
+            };
         })?;
-        Ok(Group { limit, stat })
+        Ok(group)
     }
 
-    /// What all processes in it have that the kernel cannot take from them without swap, bytes: anonymous memory, shared memory, and its own for
-    /// them; and of the files that they have mapped, which they would have to read again, up to an eighth of the limit. `None` where that cannot be read.
-    pub fn held(&self) -> Option<u64> {
-        let mut text = [0; LONGEST];
-        let len = file::pread(self.stat.as_ref()?.raw(), &mut text, 0).ok()?;
-        held(&text[..len], self.limit / MAPPED)
+    /// What all processes in it and in the groups below it have. `None` where that cannot be read.
+    pub fn held(&self) -> Option<Held> {
+        let (mut usage, mut stat) = ([0; 32], [0; LONGEST]);
+        let usage = read(self.usage.as_ref()?, &mut usage)?;
+        held(usage, read(self.stat.as_ref()?, &mut stat)?, self.limit / MAPPED)
     }
+
+    /// How many processes are in it; `None` where that is not known, as there are groups below it.
+    pub fn processes(&self) -> Option<usize> {
+        let mut list = [0; LONGEST];
+        Some(read(self.processes.as_ref()?, &mut list)?.iter().filter(|&&byte| byte == b'\n').count())
+    }
+}
+
+/// Whether there are groups below that of a directory. They alone are directories in it, each with a link to it.
+fn has_groups(directory: &mut Path) -> bool {
+    let opened = directory.as_c_str().and_then(|path| file::open(path, libc::O_PATH | libc::O_DIRECTORY, 0));
+    opened.and_then(|directory| file::status(directory.raw())).is_ok_and(|status| status.st_nlink > 2)
+}
+
+/// What a file holds, as far as there is room for it.
+fn read<'t>(file: &file::Fd, text: &'t mut [u8]) -> Option<&'t [u8]> {
+    let len = file::pread(file.raw(), text, 0).ok()?;
+    Some(&text[..len])
 }
 
 /// One part in so many of a limit is for files that are mapped, if there are as many.
 const MAPPED: u64 = 8;
 
-/// What `memory.stat` says of it: `anon`, `shmem`, `file_mapped` and `kernel` but for `slab_reclaimable` in version 2, in version 1 `total_rss`, `total_shmem` and
-/// `total_mapped_file`. Of mapped files so much at most counts, bytes.
-fn held(stat: &[u8], mapped: u64) -> Option<u64> {
+/// What is held of so many bytes that are charged, by `memory.stat`: without the lists of files, on which shared memory is not, and without `slab_reclaimable`, which version 1
+/// does not tell. Of mapped files so much at most counts, bytes.
+fn held(usage: &[u8], stat: &[u8], mapped: u64) -> Option<Held> {
     let value = |name: &[u8]| {
-        let number = |line: &[u8]| {
-            let number = line.strip_prefix(name)?.strip_prefix(b" ")?;
-            core::str::from_utf8(number).ok()?.parse::<u64>().ok()
-        };
-        stat.split(|&byte| byte == b'\n').find_map(number)
+        stat.split(|&byte| byte == b'\n')
+            .find_map(|line| number(line.strip_prefix(name)?.strip_prefix(b" ")?))
     };
     // In version 1 there are those of the group without its children, too.
-    let (anonymous, shared, files) = match value(b"total_rss") {
-        Some(anonymous) => (anonymous, value(b"total_shmem"), value(b"total_mapped_file")),
-        None => (value(b"anon")?, value(b"shmem"), value(b"file_mapped")),
-    };
-    // What is shared is mapped, too.
-    let (shared, files) = (shared.unwrap_or(0), files.unwrap_or(0));
-    let kernel = value(b"kernel").unwrap_or(0).saturating_sub(value(b"slab_reclaimable").unwrap_or(0));
-    Some(anonymous + shared + files.saturating_sub(shared).min(mapped) + kernel)
+    let all = |total: &[u8], name: &[u8]| value(total).or_else(|| value(name));
+    let files = all(b"total_active_file", b"active_file")? + all(b"total_inactive_file", b"inactive_file")?;
+    let spare = files + value(b"slab_reclaimable").unwrap_or(0);
+    let shared = all(b"total_shmem", b"shmem").unwrap_or(0);
+    let in_view = value(b"total_mapped_file").or_else(|| value(b"file_mapped")).unwrap_or(0);
+    Some(Held {
+        firm: number(usage.trim_ascii())?.saturating_sub(spare),
+        // What is shared is mapped, too.
+        mapped: in_view.saturating_sub(shared).min(files).min(mapped),
+    })
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// The tightest limit on the memory of a process, bytes: of `pid` as seen from here, or of the calling process. `ENODATA` where
@@ -88,15 +127,20 @@ mod tests {
 
     #[test]
     fn what_a_group_holds_is_found_in_either_version() {
-        let held = |stat: &[u8]| held(stat, 1000);
-        assert_eq!(held(b"anon 8192\nfile 5\nanon_thp 7\n"), Some(8192));
-        let kernel =
-            b"anon 8192\nkernel 300\nkernel_stack 7\nshmem 40\nfile_mapped 70\nslab_reclaimable 100\n";
-        assert_eq!(held(kernel), Some(8192 + 200 + 40 + 30));
-        assert_eq!(held(b"anon 8192\nfile_mapped 70000\n"), Some(9192));
-        let first = b"rss 2\nshmem 9\nmapped_file 5\ntotal_rss 4096\ntotal_shmem 8\ntotal_mapped_file 20\n";
-        assert_eq!(held(first), Some(4096 + 8 + 12));
-        assert_eq!(held(b"file 5\n"), None);
+        let held = |usage: &[u8], stat: &[u8]| held(usage, stat, 1000).map(|held| (held.firm, held.mapped));
+        let second = b"anon 8192\nfile 70\nshmem 40\nfile_mapped 70\ninactive_file 20\nactive_file 30\nslab_reclaimable 100\n";
+        assert_eq!(held(b"9000\n", second), Some((8850, 30)));
+        // What is shared need not be mapped, and only so much of the files counts.
+        assert_eq!(
+            held(b"9000\n", b"file_mapped 70000\ninactive_file 5000\nactive_file 2000\n"),
+            Some((2000, 1000))
+        );
+        let first =
+            b"rss 2\nshmem 9\nmapped_file 5\nactive_file 3\ninactive_file 4\ntotal_rss 4096\ntotal_shmem 8\n\
+            total_mapped_file 20\ntotal_active_file 30\ntotal_inactive_file 40\n";
+        assert_eq!(held(b"5000\n", first), Some((4930, 12)));
+        assert_eq!(held(b"", second), None);
+        assert_eq!(held(b"9000\n", b"file 5\n"), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::tables::space;
 use crate::text::Line;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
+use memfold_sys::thread;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
@@ -42,16 +43,26 @@ const ROUNDS: usize = 3;
 /// How often it is seen to that the kernel reports first touches of all managed memory, where that could not be had at once.
 const ARM_EVERY: Nanos = Nanos::from_millis(250);
 
+/// How much room there is below a limit, and how much of it the program may take before that is measured again, pages.
+struct Measured {
+    limit: u64,
+    room: u64,
+    granted: u64,
+}
+
 impl Worker {
-    /// Pages that may be resident; `None` where there is no limit to keep.
-    fn limit_to_keep(&self) -> Option<u64> {
-        let limit = self.engine.limit();
-        let kept = self.engine.is_limited()
-            && self.eviction.daemon.is_none()
+    /// Whether a limit is kept if there is one.
+    pub(crate) fn keeps_limits(&self) -> bool {
+        self.eviction.daemon.is_none()
             && self.recording.is_none()
             && self.engine.control().paused.load(Relaxed) == 0
-            && matches!(self.engine.phase(), Phase::Starting | Phase::Running);
-        kept.then_some(limit / PAGE_SIZE as u64)
+            && matches!(self.engine.phase(), Phase::Starting | Phase::Running)
+    }
+
+    /// Pages that may be resident; `None` where there is no limit to keep.
+    fn limit_to_keep(&self) -> Option<u64> {
+        let kept = self.engine.is_limited() && self.keeps_limits();
+        kept.then_some(self.engine.limit() / PAGE_SIZE as u64)
     }
 
     /// Begins to keep a limit, or ceases to.
@@ -60,6 +71,7 @@ impl Worker {
         if keep != self.engine.room.is_kept() {
             self.eviction.hand.base = 0;
             self.engine.room.keep(keep);
+            let _ = thread::set_scheduling(self.scheduling());
             self.eviction.hand.armed_at = Nanos(0);
         }
         if !keep {
@@ -86,9 +98,12 @@ impl Worker {
         limit.max(self.eviction.hand.base)
     }
 
-    /// Looks how much room there is and lets that much come. Returns how many pages.
-    fn measure(&mut self, limit: u64) -> u64 {
+    /// Looks how much room there is and lets that much come. `None` where there is no limit to keep any more.
+    fn measure(&mut self) -> Option<Measured> {
         let taken = self.engine.room.taken();
+        // Others fill the group's.
+        self.look_at_group();
+        let limit = self.limit_to_keep()?;
         // Where it cannot be told, nobody waits.
         let anonymous = self.anonymous().unwrap_or(0);
         self.eviction.hand.base = self.eviction.hand.base.min(anonymous);
@@ -100,9 +115,13 @@ impl Worker {
             self.eviction.hand.base -=
                 ((self.eviction.hand.base + least - limit) / RETRY_PART).min(self.eviction.hand.base);
         }
-        let room = limit.max(self.eviction.hand.base + least).saturating_sub(anonymous);
-        self.engine.room.grant(taken, room, self.kept_to(limit) / RESERVE / 2);
-        room
+        let in_group = self.room_in_group();
+        let below = limit.saturating_sub(anonymous);
+        let above = (self.eviction.hand.base + least).saturating_sub(anonymous);
+        let room = below.min(in_group.all).max(above);
+        let granted = below.min(in_group.part).max(above.min(in_group.least));
+        self.engine.room.grant(taken, granted, (self.kept_to(limit) / RESERVE / 2).min(granted / 2));
+        Some(Measured { limit, room, granted })
     }
 
     /// Lets everybody who waits try again, and counts for how long they have waited.
@@ -121,32 +140,33 @@ impl Worker {
 
     /// Does what may wait for a lock of the program's. A thread that has it may be about to wait for room, as its stack may be folded memory: nobody does meanwhile.
     pub(crate) fn with_room_for_all(&mut self, work: impl FnOnce(&mut Worker)) {
-        let limit = self.limit_to_keep();
-        if limit.is_some() {
+        let limited = self.limit_to_keep().is_some();
+        if limited {
             self.engine.room.grant(self.engine.room.taken(), u64::MAX / 2, 0);
             self.release();
         }
         work(self);
-        if let Some(limit) = limit {
-            self.measure(limit);
+        if limited {
+            self.measure();
         }
     }
 
     /// Evicts until there is as much room below the limit as there should be. Returns whether there is more to do at once.
     pub(crate) fn make_room(&mut self) -> bool {
-        let Some(limit) = self.limit_to_keep() else { return false };
+        if self.limit_to_keep().is_none() {
+            return false;
+        }
         self.eviction.hand.needs_room = true;
-        let more = self.make_room_below(limit);
+        let more = self.make_room_below_limit();
         self.eviction.hand.needs_room = false;
         more
     }
 
-    fn make_room_below(&mut self, limit: u64) -> bool {
+    fn make_room_below_limit(&mut self) -> bool {
         let slice_began = self.slice.began;
         let mut extents = None;
-        loop {
-            let room = self.measure(limit);
-            if room > 0 {
+        while let Some(Measured { limit, room, granted }) = self.measure() {
+            if granted > 0 {
                 self.release();
             }
             if room >= self.kept_to(limit) / RESERVE {
@@ -171,6 +191,7 @@ impl Worker {
                 return true;
             }
         }
+        false
     }
 
     /// Nothing more can be evicted now: what is resident is taken as it is, and somebody told.
