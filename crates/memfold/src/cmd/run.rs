@@ -13,6 +13,7 @@ use crate::pages::PageFile;
 use crate::run::attaching::Attaching;
 use crate::run::depot::Depot;
 use crate::run::destination::Destination;
+use crate::run::group_limit;
 use crate::run::launch::{self, Choices, Launch};
 use crate::run::live::Line;
 use crate::run::program::{self, Absent};
@@ -282,8 +283,8 @@ fn start(
             }
         }
         Ok(launch) => {
-            if !quiet {
-                tell_group_limit(args);
+            if !quiet && !launch::pager_off(args.no_pager) {
+                group_limit::tell(&args.settings);
             }
             if let Ok(run) = Directory::hold(launch.control_dir()) {
                 origin::keep(&run, origins);
@@ -444,21 +445,6 @@ fn observe(observing: &mut Observing, run: &Arc<Directory>, tally: &Tally) {
     observing.step(&subjects);
 }
 
-/// Says which limit of the control groups the program is kept below, if it will be.
-fn tell_group_limit(args: &Args) {
-    let chosen = args.settings.get(Setting::ResidentLimit).map(OsString::from);
-    let chosen = chosen.or_else(|| variable(Setting::ResidentLimit.variable()));
-    if launch::pager_off(args.no_pager) || chosen.is_some_and(|chosen| chosen != "group") {
-        return;
-    }
-    if let Ok(limit) = memfold_sys::cgroup::memory_limit(None) {
-        text::say(format_args!(
-            "control groups limit memory to {} here: as that comes near, more is folded, and sooner (`--resident-limit none` has it otherwise)",
-            text::bytes(limit)
-        ));
-    }
-}
-
 /// How many processes of a run go on after its program has ended.
 fn left_behind(dir: &Path) -> usize {
     // As the kernel names what a process has mapped.
@@ -501,8 +487,10 @@ fn prepare(
     library: &Path,
     quiet: bool,
 ) -> anyhow::Result<Result<Launch, String>> {
+    let mut settings = args.settings.clone();
+    group_limit::settle(&mut settings);
     let choices = Choices {
-        settings: args.settings.clone(),
+        settings,
         policy: args.policy.clone(),
         profile: args.profile.clone(),
         policy_log: args.policy_log.as_deref().map(std::path::absolute).transpose()?,

@@ -11,6 +11,7 @@ pub mod attaching;
 pub mod depot;
 pub mod destination;
 mod footprint;
+pub mod group_limit;
 pub mod inherited;
 pub mod launch;
 pub mod live;
