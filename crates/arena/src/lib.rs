@@ -210,11 +210,6 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
     resized
 }
 
-/// Whether [`resize`] to more pages could move the block instead of copying it.
-pub fn is_movable(span: &Span) -> bool {
-    span.chunk.get().is_some_and(|chunk| chunk.dedicated.get())
-}
-
 /// Gives the frames of free runs in both domains back, all but `keep` bytes each. Returns the bytes given.
 pub fn trim(keep: usize) -> usize {
     guarded::unmap_free();

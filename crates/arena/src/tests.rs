@@ -115,6 +115,11 @@ fn long_blocks_tell_whether_the_next_have_huge_pages_whatever_becomes_of_other_m
     free(small, 0);
 }
 
+/// Whether a resize to more pages could move the block instead of copying it.
+fn is_movable(span: &Span) -> bool {
+    span.chunk.get().is_some_and(|chunk| chunk.dedicated.get())
+}
+
 #[test]
 fn a_block_with_a_chunk_to_itself_moves_with_its_bytes() {
     let _turn = TURN.lock().unwrap();

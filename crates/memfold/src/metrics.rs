@@ -302,12 +302,7 @@ mod tests {
         };
         let own = types(&own);
         // Of the daemon itself.
-        let others = [
-            "memfold_processes ",
-            "memfold_governed_processes ",
-            "memfold_budget_bytes ",
-            "memfold_divisions_total ",
-        ];
+        let others = ["memfold_processes ", "memfold_budget_bytes ", "memfold_divisions_total "];
         for line in types(&daemon).iter().filter(|line| others.iter().all(|other| !line.contains(other))) {
             assert!(own.contains(line), "{line}: {own:?}");
         }

@@ -338,12 +338,6 @@ macro_rules! integers {
                 let change = |old| old & value as u64;
                 self.word().update(Site(Location::caller()), "fetch_and", order, change) as $int
             }
-
-            #[track_caller]
-            pub fn fetch_max(&self, value: $int, order: Ordering) -> $int {
-                let change = |old: u64| old.max(value as u64);
-                self.word().update(Site(Location::caller()), "fetch_max", order, change) as $int
-            }
         }
     )+};
 }

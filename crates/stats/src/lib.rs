@@ -21,5 +21,5 @@ pub use moments::Moments;
 pub use paired::{median_interval, BadPairs, Interval, Ratio, LEAST_PAIRS};
 pub use quantile::{median, nearest_rank, quantile};
 pub use rng::Rng;
-pub use rows::{write_csv, write_json_lines};
+pub use rows::write_csv;
 pub use unpaired::{mean_interval, Difference};

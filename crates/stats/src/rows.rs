@@ -1,4 +1,4 @@
-//! Rows of results as CSV with a header, and as JSON, one object a line.
+//! Rows of results as CSV with a header.
 
 use serde::Serialize;
 use std::io::{self, Write};
@@ -18,21 +18,6 @@ pub fn write_csv<T: Serialize>(out: impl Write, rows: impl IntoIterator<Item = T
     writer.flush()
 }
 
-/// Writes `rows` as JSON, one object a line.
-///
-/// # Errors
-/// What the writer says, and `InvalidData` for a row that JSON cannot hold.
-pub fn write_json_lines<T: Serialize>(
-    mut out: impl Write,
-    rows: impl IntoIterator<Item = T>,
-) -> io::Result<()> {
-    for row in rows {
-        serde_json::to_writer(&mut out, &row)?;
-        out.write_all(b"\n")?;
-    }
-    out.flush()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,14 +35,5 @@ mod tests {
         let mut out = Vec::new();
         write_csv(&mut out, &ROWS).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "arm,value_ns\n\"ours, folded\",5\nplain,6\n");
-    }
-
-    #[test]
-    fn json_has_one_object_a_line() {
-        let mut out = Vec::new();
-        write_json_lines(&mut out, &ROWS).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        assert_eq!(text.lines().count(), 2);
-        assert!(text.starts_with("{\"arm\":\"ours, folded\",\"value_ns\":5}\n"));
     }
 }

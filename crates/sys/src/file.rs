@@ -183,12 +183,6 @@ pub fn remove_dir(path: &CStr) -> Result<()> {
     unsafe { syscall!(unlinkat, here, path.as_ptr() as usize, libc::AT_REMOVEDIR) }.map(drop)
 }
 
-/// Makes a directory that only its owner may enter.
-pub fn make_dir(path: &CStr) -> Result<()> {
-    // SAFETY: the path is a valid string.
-    unsafe { syscall!(mkdirat, libc::AT_FDCWD as isize, path.as_ptr() as usize, 0o700) }.map(drop)
-}
-
 /// Locks an open file as a whole, beside others that do the same (flock(2)), without waiting: `EAGAIN` where one has it alone. The
 /// lock lasts as long as the open file, which descriptors and mappings of it keep.
 pub fn lock_shared(fd: i32) -> Result<()> {
