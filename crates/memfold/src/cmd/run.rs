@@ -326,7 +326,7 @@ fn start(
 }
 
 /// What to do where something that was asked for cannot be had: who asked by an option is told, and nothing is started; what a variable or a file
-/// of settings asks for keeps no program from starting, and is left out.
+/// of settings asks for keeps no program from starting, and is left out, for what the program starts too.
 fn cannot_be_had(
     args: &Args,
     origins: &Origins,
@@ -341,6 +341,8 @@ fn cannot_be_had(
         let from = origins.get(named.option).map_or(named.variable, |origin| &origin.from);
         text::say(format_args!("left out: {} ({from}): {why:#}", named.option));
     }
+    // No other thread runs yet.
+    std::env::remove_var(named.variable);
     Ok(())
 }
 
@@ -353,10 +355,7 @@ fn depot(args: &Args, origins: &Origins, launch: &mut Launch, quiet: bool) -> an
             Ok(Some(depot))
         }
         Ok(None) => Ok(None),
-        Err(why) => {
-            launch.leave_out(options::TIER);
-            cannot_be_had(args, origins, quiet, options::TIER, &why).map(|()| None)
-        }
+        Err(why) => cannot_be_had(args, origins, quiet, options::TIER, &why).map(|()| None),
     }
 }
 
@@ -397,14 +396,15 @@ fn attaching(args: &Args, daemon: Option<&Path>, file: &Path, quiet: bool) -> Op
         return None;
     }
     let (image, run_dir) = (agent::find().ok()?, RunDir::create().ok()?);
-    let on_disk = args.tier.as_deref().filter(|tier| launch::is_on_disk(tier));
+    let tier = tier(args);
+    let on_disk = tier.as_deref().filter(|tier| launch::is_on_disk(tier));
     let given = attach::Given { policy: args.policy.as_deref(), tier: on_disk, daemon, wipe: args.wipe };
     let mut choices = given.choices(&args.settings);
     choices.push((pages::VARIABLE.into(), run_dir.path().to_str()?.to_owned()));
     let unused = [
         ("--profile", args.profile.is_some()),
         ("--heap-sample", args.settings.get(Setting::HeapSample).is_some()),
-        ("--tier on the network", args.tier.is_some() && on_disk.is_none()),
+        ("--tier on the network", tier.is_some() && on_disk.is_none()),
         ("--no-follow", args.no_follow),
     ];
     for (option, _) in unused.iter().filter(|(_, given)| *given && !quiet) {
