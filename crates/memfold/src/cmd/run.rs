@@ -126,12 +126,9 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     }
     let found = program::find(&args.command[0], std::env::var_os("PATH").as_deref());
     let origins = found.as_deref().map_or_else(|_| Origins::new(), |file| settle(&args, file));
-    if args.policy.as_deref().is_some_and(|policy| policy != "age")
-        && args.settings.get(Setting::ResidentLimit).is_none()
-        && variable(Setting::ResidentLimit.variable()).is_none()
-    {
-        return Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M"));
-    }
+    let has_limit = args.settings.get(Setting::ResidentLimit).is_some()
+        || variable(Setting::ResidentLimit.variable()).is_some();
+    check_policy(args.policy.as_deref(), has_limit)?;
     if let Some(log) = &args.policy_log {
         let named = || variable(options::POLICY.variable)?.into_string().ok();
         let policy = args.policy.clone().or_else(named);
@@ -176,9 +173,20 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(ended.end.code()))
 }
 
+/// Whether a policy has what it needs.
+///
+/// # Errors
+/// It has no limit to evict down to (exit code 2).
+pub(super) fn check_policy(policy: Option<&str>, has_limit: bool) -> anyhow::Result<()> {
+    match policy.is_none_or(|policy| policy == "age") || has_limit {
+        true => Ok(()),
+        false => Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M")),
+    }
+}
+
 impl Args {
     /// What an option was given, as text; `None` where it was not.
-    fn given(&self, named: Named) -> Option<String> {
+    pub(super) fn given(&self, named: Named) -> Option<String> {
         let path = |path: &PathBuf| path.display().to_string();
         let flag = |on: bool| on.then(|| "true".to_owned());
         match named {

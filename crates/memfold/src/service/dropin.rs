@@ -1,6 +1,6 @@
 //! What has to be added to a service so that it is folded: pure, from the service to a text.
 
-use super::unit::Unit;
+use super::unit::{is_no, Unit};
 use memfold_pager::tier::choice::Choice;
 use std::path::Path;
 
@@ -25,8 +25,10 @@ pub struct Host<'a> {
     pub memfold: &'a str,
     /// The directory of the library.
     pub library_dir: &'a str,
-    /// Options of `memfold run`.
+    /// Options of `memfold run`, which keep it from starting where they cannot be had.
     pub options: &'a [String],
+    /// Variables of it, which are left out then.
+    pub variables: &'a [(&'static str, String)],
     /// The tier below memory that it has, whoever says so.
     pub tier: Option<&'a str>,
     /// Whether it is to be under the budget of a daemon, likewise.
@@ -67,6 +69,13 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
     exec.extend(commands.iter().map(|command| format!("ExecStart={command}")));
     line("The program is started by memfold and stays as it is.", &exec);
 
+    if !host.variables.is_empty() {
+        let variable =
+            |(name, value): &(&str, String)| format!("Environment={}", quoted(&format!("{name}={value}")));
+        let variables: Vec<String> = host.variables.iter().map(variable).collect();
+        line("What cannot be had of this at a start is left out, and the service starts.", &variables);
+    }
+
     let tells_when_ready = kind != "forking" && kind.starts_with("notify");
     if tells_when_ready && unit.last("NotifyAccess").is_none_or(|access| access != "all") {
         line(
@@ -86,6 +95,8 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         line("One device more than before, and what else went with PrivateDevices=yes.", &settings);
     } else if !unit.all("DeviceAllow").is_empty()
         || unit.last("DevicePolicy").is_some_and(|policy| policy != "auto")
+        // It permits the clocks, and so no other devices.
+        || unit.is("ProtectClock")
     {
         line("One device more than before.", &["DeviceAllow=/dev/userfaultfd rw".into()]);
     }
@@ -132,10 +143,14 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         line("What the service may execute.", &[format!("ExecPaths={} {}", host.memfold, host.library_dir)]);
     }
     let directory = tier.and_then(|tier| tier.directory());
-    if let Some(directory) = directory.filter(|_| unit.last("ProtectSystem") == Some("strict")) {
-        line("Where the tier's files are.", &[format!("ReadWritePaths={}", quoted(directory))]);
+    if let Some(directory) = directory.filter(|_| has_its_own_mounts(unit)) {
+        // What is not there keeps no service from starting.
+        line(
+            "Where the tier's files are.",
+            &[format!("ReadWritePaths={}", quoted(&format!("-{directory}")))],
+        );
     }
-    if unit.last("ProtectSystem") == Some("strict") && !unit.is("PrivateTmp") && !unit.is("DynamicUser") {
+    if may_not_write_tmp(unit) {
         line(
             "The pages that `memfold stat` reads need a place; this one only the service sees.",
             &["PrivateTmp=yes".into()],
@@ -147,6 +162,25 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         );
     }
     Ok(DropIn { text: format!("{HEADER}\n[Service]\n{}\n", lines.join("\n")), notes })
+}
+
+/// Whether some of the files that the service sees may be read-only for it alone.
+fn has_its_own_mounts(unit: &Unit) -> bool {
+    let is_set = |key| unit.last(key).is_some_and(|value| !is_no(value));
+    ["ProtectSystem", "ProtectHome", "ReadOnlyPaths", "ReadOnlyDirectories"].into_iter().any(is_set)
+        || unit.is("DynamicUser")
+}
+
+/// Whether `/tmp` is there and may not be written to.
+fn may_not_write_tmp(unit: &Unit) -> bool {
+    let holds = |keys: [&str; 2]| {
+        let mut paths = keys.into_iter().flat_map(|key| unit.words(key));
+        paths.any(|path| Path::new("/tmp").starts_with(path.trim_start_matches(['-', '+'])))
+    };
+    let is_private = unit.last("PrivateTmp").is_some_and(|value| !is_no(value)) || unit.is("DynamicUser");
+    let is_read_only =
+        unit.last("ProtectSystem") == Some("strict") || holds(["ReadOnlyPaths", "ReadOnlyDirectories"]);
+    is_read_only && !is_private && !holds(["ReadWritePaths", "ReadWriteDirectories"])
 }
 
 fn refuse(unit: &Unit) -> Result<(), String> {
@@ -186,13 +220,14 @@ fn wrap(command: &str, host: &Host<'_>) -> Result<String, String> {
     if Path::new(first).file_name().is_some_and(|name| name == "memfold") {
         return Err("it starts memfold itself already".into());
     }
-    let options: String = host.options.iter().map(|option| format!(" {}", quoted(option))).collect();
+    let options: String =
+        host.options.iter().map(|option| format!(" {}", quoted(&option.replace('$', "$$")))).collect();
     Ok(format!("{prefix}{} run --same-end{options} -- {rest}", host.memfold))
 }
 
 /// A word as systemd reads it again.
 fn quoted(word: &str) -> String {
-    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
     if escaped.is_empty() || escaped.contains([' ', '\t', '\\', '\'', '"', ';']) {
         format!("\"{escaped}\"")
     } else {
@@ -213,6 +248,7 @@ mod tests {
             memfold: "/usr/bin/memfold",
             library_dir: "/usr/lib/memfold",
             options: &options,
+            variables: &[],
             tier: options.iter().find_map(|option| option.strip_prefix("--tier=")),
             daemon: options.iter().any(|option| option == "--daemon"),
             has_group: true,
@@ -294,10 +330,42 @@ mod tests {
             |options: &[&str], wanted: &str| settings(text, options).iter().any(|line| line.contains(wanted));
         let (disk, network) = (["--tier=disk=/srv/a b"], ["--tier=redis://cache:6379"]);
         assert!(
-            has(&disk, "ReadWritePaths=\"/srv/a b\"") && has(&disk, "io_getevents") && !has(&disk, "AF_INET")
+            has(&disk, "ReadWritePaths=\"-/srv/a b\"")
+                && has(&disk, "io_getevents")
+                && !has(&disk, "AF_INET")
         );
         assert!(has(&network, "AF_UNIX AF_INET AF_INET6") && !has(&network, "ReadWritePaths"));
         assert!(!has(&[], "ReadWritePaths") && !has(&[], "io_getevents") && !has(&[], "AF_"));
+    }
+
+    #[test]
+    fn what_has_mounts_of_its_own_gets_what_it_may_write_to_and_others_get_none() {
+        let of_paths = |text: &str| {
+            let mut found = settings(&format!("ExecStart=/bin/a\n{text}\n"), &["--tier=disk=/srv"]);
+            found.retain(|line| line.contains("Paths") || line.contains("PrivateTmp"));
+            found
+        };
+        let (tier, tmp) = ("ReadWritePaths=-/srv", "PrivateTmp=yes");
+        for (text, wanted) in [
+            ("", &[][..]),
+            ("ProtectSystem=no", &[]),
+            ("DynamicUser=yes", &[tier]),
+            ("ProtectSystem=full", &[tier]),
+            ("ProtectHome=read-only", &[tier]),
+            ("ReadOnlyDirectories=/srv", &[tier]),
+            ("ReadOnlyPaths=-/", &[tier, tmp]),
+            ("ProtectSystem=strict", &[tier, tmp]),
+            ("ProtectSystem=strict\nPrivateTmp=disconnected", &[tier]),
+            ("ProtectSystem=strict\nReadWritePaths=/var/lib/a /tmp", &[tier]),
+        ] {
+            assert_eq!(of_paths(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn clocks_that_are_kept_from_a_service_keep_the_device_from_it() {
+        let device = |text: &str| settings(text, &[]).contains(&"DeviceAllow=/dev/userfaultfd rw".to_owned());
+        assert!(device("ExecStart=/bin/a\nProtectClock=yes\n") && !device("ExecStart=/bin/a\n"));
     }
 
     #[test]

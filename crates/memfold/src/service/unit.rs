@@ -100,12 +100,48 @@ impl Unit {
         self.all(key).last().map(String::as_str)
     }
 
+    /// The words of all values of a setting, without the quotation marks that keep them together.
+    pub fn words(&self, key: &str) -> Vec<String> {
+        self.all(key).iter().flat_map(|value| words(value)).collect()
+    }
+
+    /// The value of a variable that the service's programs get (`Environment=`).
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let value = |word: &String| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
+        self.words("Environment").iter().filter_map(value).next_back().filter(|value| !value.is_empty())
+    }
+
     /// Whether a setting that is true or false is true.
     pub fn is(&self, key: &str) -> bool {
         self.last(key).is_some_and(|value| {
             matches!(value.to_lowercase().as_str(), "1" | "yes" | "y" | "true" | "t" | "on")
         })
     }
+}
+
+/// Whether a value is that of a setting that is turned off.
+pub fn is_no(value: &str) -> bool {
+    matches!(value.to_lowercase().as_str(), "0" | "no" | "n" | "false" | "f" | "off")
+}
+
+/// The words of a value (systemd.syntax(7), "Quoting"), with specifiers left as they are but for the one that is a per cent sign.
+fn words(value: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            _ if quote == Some(c) => quote = None,
+            '"' | '\'' if quote.is_none() => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            '\\' => word.get_or_insert_default().extend(chars.next()),
+            _ if c.is_whitespace() && quote.is_none() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words.into_iter().map(|word| word.replace("%%", "%")).collect()
 }
 
 /// The lines that say something, with those that go on in the next joined.
@@ -216,6 +252,19 @@ pub mod tests {
         assert!(unit.is("PrivateTmp") && !unit.is("PrivateDevices") && !unit.has_socket);
         let plain = Unit::read(root.path(), "db@2", "ours.conf").unwrap();
         assert_eq!((plain.name.as_str(), plain.last("ExecStart")), ("db@2.service", Some("/bin/a -b")));
+    }
+
+    #[test]
+    fn words_are_kept_together_by_quotation_marks_and_the_last_value_of_a_variable_counts() {
+        let text = r#"[Service]
+Environment="A=one two" B=1 'C="' D="x y"z E=a\ b F=100%%
+Environment=A=last EMPTY=
+"#;
+        let root = root(&[("lib/systemd/system/x.service", text)]);
+        let unit = Unit::read(root.path(), "x", "none").unwrap();
+        let variables = ["A", "B", "C", "D", "E", "F"].map(|name| unit.variable(name).unwrap());
+        assert_eq!(variables, ["last", "1", "\"", "x yz", "a b", "100%"]);
+        assert_eq!(["EMPTY", "OTHER"].map(|name| unit.variable(name)), [None, None]);
     }
 
     #[test]
