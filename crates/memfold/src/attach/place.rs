@@ -17,6 +17,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{chroot, fchdir, geteuid, setgroups, setresgid, setresuid, Gid, Uid};
 use std::fmt;
 use std::fs;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
@@ -84,7 +85,7 @@ struct Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.fault {
-            Fault::Kernel(errno) => write!(f, "{}: {errno}", self.what),
+            Fault::Kernel(errno) => write!(f, "{}: {}", self.what, io::Error::from_raw_os_error(errno.0)),
             fault => write!(f, "{}: {fault:?}", self.what),
         }
     }

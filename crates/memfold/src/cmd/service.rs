@@ -3,17 +3,20 @@
 use super::run;
 use crate::config::decide::{self, Decision, Start};
 use crate::config::keys::SYSTEM_FILE;
+use crate::library::{self, Places};
 use crate::options::{self, Named};
 use crate::service::dropin::{self, Host};
 use crate::service::unit::{self, Unit};
 use crate::setup::{machine, DEVICE, GROUP};
-use crate::{exit, library, text};
+use crate::{exit, text};
 use anyhow::{bail, Context};
 use clap::FromArgMatches;
 use memfold_attach::hand::{do_apart, Late};
 use memfold_pager::config::Setting;
 use memfold_pager::tier::choice::Choice;
-use nix::unistd::{geteuid, getgrouplist, setgroups, setresgid, setresuid, Gid, Group, Uid, User};
+use nix::unistd::{
+    access, geteuid, getgrouplist, setgroups, setresgid, setresuid, AccessFlags, Gid, Group, Uid, User,
+};
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -63,7 +66,7 @@ pub struct Args {
 /// There is no such service, it cannot be folded this way, or the file cannot be written; bad options of `run` (exit code 2).
 pub fn run(args: Args, command: &clap::Command) -> anyhow::Result<ExitCode> {
     let unit = Unit::read(&args.root, &args.name, dropin::NAME)?;
-    let told = Told::of(&args, &unit, command)?;
+    let mut told = Told::of(&args, &unit, command)?;
     let path = unit::dropins(&args.root, &unit.name).join(dropin::NAME);
     if !args.dry_run && args.root == Path::new("/") && !geteuid().is_root() {
         bail!("service changes the system and needs root: sudo memfold service {} (or see what it would do: --dry-run)", args.name);
@@ -77,6 +80,21 @@ pub fn run(args: Args, command: &clap::Command) -> anyhow::Result<ExitCode> {
         "systemd cannot be told the path of this executable; install it where the path has no spaces",
     )?;
     let library = library::find()?;
+    let places = Places::of(library::FILE_NAME, library::VARIABLE)?;
+    if places.found().is_none() {
+        bail!("a service may have no place for the library inside this executable: install memfold below /usr, by its package or `make install`");
+    }
+    if places.named {
+        told.variables.push((library::VARIABLE, library.display().to_string()));
+    }
+    let reaches = || access(memfold, AccessFlags::X_OK).and(access(&library, AccessFlags::R_OK)).is_ok();
+    if as_user(&args, &unit, reaches) == Some(false) {
+        bail!(
+            "the user of {} reaches {memfold} or {} not: install memfold below /usr",
+            unit.name,
+            library.display()
+        );
+    }
     let host = Host {
         memfold,
         library_dir: library
@@ -220,36 +238,50 @@ fn without(words: &[String], those: &[Named]) -> Vec<String> {
     rest
 }
 
-/// What is to be known where the service's user may not make files in the directory of its tier, as far as that can be tried.
+/// What is to be known where the service's user may not make files in the directory of its tier.
 fn unwritable(args: &Args, unit: &Unit, tier: Option<&str>) -> Option<String> {
-    /// One of those that systemd takes for `DynamicUser=` (systemd.exec(5)).
-    const DYNAMIC: u32 = 61_184;
     let tier = Choice::parse(tier?).ok()?;
     let directory = tier.directory()?;
+    let made = as_user(args, unit, || tempfile::tempfile_in(directory).is_ok());
+    (made == Some(false)).then(|| {
+        format!(
+            "its user can make no files in {directory}: the service does without the tier until that is so"
+        )
+    })
+}
+
+/// Does something as the user that a service runs as; `None` where that is root or cannot be tried.
+fn as_user<R: Copy>(args: &Args, unit: &Unit, work: impl FnOnce() -> R) -> Option<R> {
+    /// One of those that systemd takes for `DynamicUser=` (systemd.exec(5)).
+    const DYNAMIC: u32 = 61_184;
+    let is_as_root =
+        |command: &String| command.trim_start_matches(['-', ':', '@', '|']).starts_with(['+', '!']);
+    if args.root != Path::new("/") || !geteuid().is_root() || unit.all("ExecStart").iter().any(is_as_root) {
+        return None;
+    }
     let found = |name: &str| match name.parse() {
         Ok(uid) => User::from_uid(Uid::from_raw(uid)),
         Err(_) => User::from_name(name),
     };
-    let user = unit.last("User").and_then(|name| found(name).ok().flatten());
-    let (name, uid, gid) = match user {
-        Some(user) => (user.name, user.uid, user.gid),
-        None if unit.is("DynamicUser") => ("its user".into(), Uid::from_raw(DYNAMIC), Gid::from_raw(DYNAMIC)),
+    let group = |name: String| Some(Group::from_name(&name).ok()??.gid);
+    let mut groups: Vec<Gid> = unit.words("SupplementaryGroups").into_iter().filter_map(group).collect();
+    let (uid, gid) = match unit.last("User").and_then(|name| found(name).ok().flatten()) {
+        Some(user) => {
+            groups.extend(getgrouplist(&CString::new(user.name).ok()?, user.gid).ok()?);
+            (user.uid, user.gid)
+        }
+        None if unit.is("DynamicUser") => (Uid::from_raw(DYNAMIC), Gid::from_raw(DYNAMIC)),
         None => return None,
     };
-    if uid.is_root() || !geteuid().is_root() || args.root != Path::new("/") {
+    if uid.is_root() {
         return None;
     }
-    let groups = unit.words("SupplementaryGroups").into_iter().chain(unit.last("Group").map(str::to_owned));
-    let groups = groups.filter_map(|name| Some(Group::from_name(&name).ok()??.gid));
-    let mut groups: Vec<Gid> = groups.chain([gid]).collect();
-    groups.extend(getgrouplist(&CString::new(name.as_str()).ok()?, gid).unwrap_or_default());
-    let made = do_apart([], PATIENCE, Late::Killed, || {
+    let gid = unit.last("Group").and_then(|name| group(name.to_owned())).unwrap_or(gid);
+    let done = do_apart([], PATIENCE, Late::Killed, || {
         let is_user = setgroups(&groups).and(setresgid(gid, gid, gid)).and(setresuid(uid, uid, uid)).is_ok();
-        !is_user || tempfile::tempfile_in(directory).is_ok()
+        is_user.then(work)
     });
-    (made == Ok(Some(false))).then(|| {
-        format!("{name} can make no files in {directory}: the service does without the tier until that is so")
-    })
+    done.ok()??
 }
 
 /// What the machine's file of settings says of the service's program.
@@ -274,16 +306,17 @@ mod tests {
     use crate::service::unit::tests::root;
     use clap::Args as _;
 
-    fn told(unit: &str, options: &[&str]) -> anyhow::Result<Told> {
+    fn service(unit: &str, options: &[&str]) -> (Args, Unit) {
         let root = root(&[("lib/systemd/system/x.service", &format!("[Service]\nExecStart=/bin/a\n{unit}"))]);
         let unit = Unit::read(root.path(), "x", dropin::NAME).unwrap();
-        let args = Args {
-            name: "x".into(),
-            undo: false,
-            dry_run: true,
-            root: root.path().into(),
-            options: options.iter().map(|option| (*option).to_owned()).collect(),
-        };
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        (Args { name: "x".into(), undo: false, dry_run: true, root: "/".into(), options }, unit)
+    }
+
+    fn told(unit: &str, options: &[&str]) -> anyhow::Result<Told> {
+        let (mut args, unit) = service(unit, options);
+        // The machine's own settings say nothing here.
+        args.root = "/nowhere".into();
         Told::of(&args, &unit, &run::Args::augment_args(clap::Command::new("run")))
     }
 
@@ -306,5 +339,31 @@ mod tests {
         assert_eq!(told(unit, &["--tier=redis://b"]).unwrap().tier.as_deref(), Some("redis://b"));
         let refused = told("", &["--policy", "freebsd"]).err().unwrap().to_string();
         assert!(refused.contains("--resident-limit"), "{refused}");
+    }
+
+    #[test]
+    fn what_a_service_may_do_is_tried_as_its_user() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: only root can be another user");
+            return;
+        }
+        let ids = |unit: &str| {
+            let (args, unit) = service(unit, &[]);
+            as_user(&args, &unit, || (geteuid().as_raw(), nix::unistd::getegid().as_raw()))
+        };
+        let daemon = User::from_name("daemon").unwrap().unwrap();
+        let daemon = (daemon.uid.as_raw(), daemon.gid.as_raw());
+        assert_eq!(ids("User=daemon\n"), Some(daemon));
+        assert_eq!(ids(&format!("User={}\nGroup=root\n", daemon.0)), Some((daemon.0, 0)));
+        assert_eq!(ids("DynamicUser=yes\n"), Some((61_184, 61_184)));
+        for as_root in ["", "User=root\n", "User=daemon\nExecStart=\nExecStart=-+/bin/a\n"] {
+            assert_eq!(ids(as_root), None, "{as_root}");
+        }
+        let note = |user: &str| {
+            let (args, unit) = service(user, &[]);
+            unwritable(&args, &unit, Some("disk=/etc"))
+        };
+        assert!(note("User=daemon\n").is_some_and(|note| note.contains("no files in /etc")));
+        assert_eq!(note(""), None);
     }
 }

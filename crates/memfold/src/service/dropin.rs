@@ -61,7 +61,7 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         lines.push(format!("# {why}"));
         lines.extend_from_slice(settings);
     };
-    refuse(unit)?;
+    refuse(unit, host)?;
 
     let commands =
         unit.all("ExecStart").iter().map(|command| wrap(command, host)).collect::<Result<Vec<_>, _>>()?;
@@ -171,24 +171,50 @@ fn has_its_own_mounts(unit: &Unit) -> bool {
         || unit.is("DynamicUser")
 }
 
+/// Whether a path of these settings is this one or above it.
+fn holds(unit: &Unit, keys: [&str; 2], path: &Path) -> bool {
+    // With options, or the other end of a bind mount, behind a colon.
+    let names =
+        |word: &String| word.split(':').any(|name| path.starts_with(name.trim_start_matches(['-', '+'])));
+    keys.iter().any(|key| unit.words(key).iter().any(names))
+}
+
 /// Whether `/tmp` is there and may not be written to.
 fn may_not_write_tmp(unit: &Unit) -> bool {
-    let holds = |keys: [&str; 2]| {
-        let mut paths = keys.into_iter().flat_map(|key| unit.words(key));
-        paths.any(|path| Path::new("/tmp").starts_with(path.trim_start_matches(['-', '+'])))
-    };
+    let holds = |keys| holds(unit, keys, Path::new("/tmp"));
     let is_private = unit.last("PrivateTmp").is_some_and(|value| !is_no(value)) || unit.is("DynamicUser");
     let is_read_only =
         unit.last("ProtectSystem") == Some("strict") || holds(["ReadOnlyPaths", "ReadOnlyDirectories"]);
     is_read_only && !is_private && !holds(["ReadWritePaths", "ReadWriteDirectories"])
 }
 
-fn refuse(unit: &Unit) -> Result<(), String> {
+/// The setting that has the service not see a path.
+fn what_hides(unit: &Unit, path: &Path) -> Option<&'static str> {
+    let is_home = ["/home", "/root", "/run/user"].iter().any(|home| path.starts_with(home));
+    let hides_home = |value: &str| !is_no(value) && value != "read-only";
+    let is_bound = || holds(unit, ["BindPaths", "BindReadOnlyPaths"], path);
+    if is_home && unit.last("ProtectHome").is_some_and(hides_home) && !is_bound() {
+        Some("ProtectHome")
+    } else if holds(unit, ["InaccessiblePaths", "InaccessibleDirectories"], path) {
+        Some("InaccessiblePaths")
+    } else if holds(unit, ["TemporaryFileSystem"; 2], path) && !is_bound() {
+        Some("TemporaryFileSystem")
+    } else {
+        None
+    }
+}
+
+fn refuse(unit: &Unit, host: &Host<'_>) -> Result<(), String> {
     if unit.all("ExecStart").is_empty() {
         return Err("it starts no program (there is no ExecStart=)".into());
     }
     if let Some(key) = ["RootDirectory", "RootImage"].into_iter().find(|key| unit.last(key).is_some()) {
         return Err(format!("it lives in a root of its own ({key}=), where memfold is not: start it there by `memfold run -- ...`"));
+    }
+    for path in [host.memfold, host.library_dir] {
+        if let Some(key) = what_hides(unit, Path::new(path)) {
+            return Err(format!("it does not see {path} ({key}=): install memfold below /usr"));
+        }
     }
     if unit.has_socket || !unit.all("Sockets").is_empty() {
         return Err("systemd hands it sockets, by the number of its main process (sd_listen_fds(3)), which memfold would be".into());
@@ -406,5 +432,17 @@ mod tests {
         assert!(refused("ExecStart=/usr/bin/memfold daemon\n").contains("already"));
         assert!(refused("ExecStart=/bin/a\nWatchdogSec=5s\n").contains("WatchdogSec"));
         assert!(refused("ExecStart=/bin/a\nRootDirectory=/x\n").contains("RootDirectory"));
+        assert!(
+            refused("ExecStart=/bin/a\nInaccessiblePaths=-/usr/lib\n").contains("/usr/lib/memfold (Inacc")
+        );
+        let empty = "ExecStart=/bin/a\nProtectHome=yes\nTemporaryFileSystem=/:ro\n";
+        assert!(refused(empty).contains("does not see /usr/bin/memfold (TemporaryFileSystem=)"));
+        assert!(composed(&format!("{empty}BindReadOnlyPaths=/usr /lib\n"), &[]).is_ok());
+        let home = |unit: &str| {
+            let root = root(&[("lib/systemd/system/x.service", &format!("[Service]\n{unit}"))]);
+            what_hides(&Unit::read(root.path(), "x", NAME).unwrap(), Path::new("/root/.cargo/bin/memfold"))
+        };
+        assert_eq!(home("ProtectHome=tmpfs"), Some("ProtectHome"));
+        assert_eq!([home("ProtectHome=read-only"), home("ProtectHome=no")], [None; 2]);
     }
 }

@@ -21,6 +21,20 @@ const DIRECTORIES: [&str; 8] = [
 ];
 /// Where a machine's owner writes.
 const OWNERS: &str = "etc/systemd/system";
+/// What a unit's name ends in (systemd.unit(5)).
+const KINDS: [&str; 11] = [
+    "service",
+    "socket",
+    "device",
+    "mount",
+    "automount",
+    "swap",
+    "target",
+    "path",
+    "timer",
+    "slice",
+    "scope",
+];
 /// How many names a unit may have on the way to its file.
 const MOST_NAMES: usize = 8;
 
@@ -169,7 +183,9 @@ fn lines(text: &str) -> Vec<String> {
 
 /// The unit's real name and its file.
 fn find(root: &Path, name: &str) -> anyhow::Result<(String, PathBuf)> {
-    let mut name = if name.contains('.') { name.to_owned() } else { format!("{name}.service") };
+    // A name may have a dot in it, such as php8.2-fpm.
+    let is_whole = name.rsplit_once('.').is_some_and(|(_, kind)| KINDS.contains(&kind));
+    let mut name = if is_whole { name.to_owned() } else { format!("{name}.service") };
     if !name.ends_with(".service") || name.contains('/') {
         bail!("{name} is no service of systemd");
     }
@@ -272,6 +288,7 @@ Environment=A=last EMPTY=
         let root = root(&[
             ("lib/systemd/system/real.service", "[Service]\nExecStart=/bin/a\n"),
             ("lib/systemd/system/real.socket", "[Socket]\n"),
+            ("lib/systemd/system/php8.2-fpm.service", "[Service]\nExecStart=/bin/a\n"),
             ("etc/systemd/system/placeholder", ""),
         ]);
         let etc = root.path().join("etc/systemd/system");
@@ -279,6 +296,7 @@ Environment=A=last EMPTY=
         std::os::unix::fs::symlink("/dev/null", etc.join("gone.service")).unwrap();
         let unit = Unit::read(root.path(), "alias", "x").unwrap();
         assert_eq!((unit.name.as_str(), unit.has_socket), ("real.service", true));
+        assert_eq!(Unit::read(root.path(), "php8.2-fpm", "x").unwrap().name, "php8.2-fpm.service");
         let error = |name| Unit::read(root.path(), name, "x").unwrap_err().to_string();
         assert!(
             error("gone").contains("masked") && error("none").contains("there is no service none.service")
