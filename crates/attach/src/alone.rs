@@ -27,7 +27,7 @@ pub fn take(memory: &Memory) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hand::do_apart;
+    use crate::hand::{do_apart, Late};
     use crate::wait_until;
     use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
@@ -41,18 +41,13 @@ mod tests {
         let is_taken = || matches!(take(&other), Err(Error::Taken(pid)) if pid == own);
         assert!(is_taken());
         let (mut told, mut tells) = std::io::pipe().unwrap();
-        let end = tells.as_raw_fd();
-        let left = do_apart(Duration::from_millis(20), || {
-            // So that it ends with this test, however that does.
-            // SAFETY: its own copy, which it does not use.
-            unsafe { libc::close(end) };
-            told.read_exact(&mut [0]).is_ok()
-        });
+        let keep = [memory.number(), told.as_raw_fd()];
+        let left =
+            do_apart(keep, Duration::from_millis(20), Late::GoesOn, || told.read_exact(&mut [0]).is_ok());
         assert_eq!(left.unwrap(), None);
         drop(memory);
         assert!(is_taken());
         tells.write_all(&[0]).unwrap();
-        // Children of other tests may have had a copy, too.
         assert!(wait_until(Duration::from_secs(60), || Ok(!is_taken())).unwrap());
         assert!(matches!(Memory::open(u32::MAX), Err(Error::Ended(_))));
     }

@@ -13,7 +13,7 @@
 
 mod alone;
 mod error;
-mod hand;
+pub mod hand;
 mod helping;
 mod image;
 mod memory;

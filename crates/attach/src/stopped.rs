@@ -13,10 +13,10 @@
 //! a stop in which the kernel looks at what is to be restarted.
 
 use crate::error::{self, Trouble, Unfit};
+use crate::hand::{self, Late};
 use crate::memory::Memory;
-use crate::{hand, rseq, threads, Error};
+use crate::{rseq, threads, Error};
 use memfold_pager::sabotage::{planted, Bug};
-use memfold_sys::table;
 use memfold_sys::trace::{self, Seen};
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -72,9 +72,7 @@ impl Stopped {
         work: impl FnOnce(&mut Stopped) -> Result<R, Trouble>,
     ) -> Result<(R, Duration), Error> {
         let syscall = memory.find_syscall()?;
-        let apart = hand::do_apart(ALL, || {
-            // What else is open here may be the lock on another process, and this one can have us wait.
-            let _ = table::leave([0, 1, 2, memory.number()].map(Some));
+        let apart = hand::do_apart([memory.number()], ALL, Late::GoesOn, || {
             be_quick();
             let mut stopped = Stopped::any_of(memory, syscall)?;
             let result = work(&mut stopped);

@@ -364,7 +364,7 @@ fn what_cannot_be_attached_to_is_refused_with_the_reason() {
     subject.detach();
     assert!(refused(&["attach", "2"]).contains("a thread of the kernel"), "process 2 is the kernel's");
     assert!(refused(&["attach", "4194303"]).contains("there is no process"));
-    assert!(refused(&["attach", "no-such-name"]).contains("no process has that name"));
+    assert!(refused(&["attach", "no-such-name"]).contains("there is no process named 'no-such-name'"));
     let (status, _) = subject.finish();
     assert_eq!(status, Some(7));
 }

@@ -3,7 +3,9 @@
 //!
 //! As root, to be two users.
 
-use memfold_e2e::agent::{agent, compile, install_handshake, may_attach, rounds, Subject, CAP_SYS_PTRACE};
+use memfold_e2e::agent::{
+    agent, compile, install_handshake, may_attach, memfold_with_agent, rounds, Subject, CAP_SYS_PTRACE,
+};
 use memfold_e2e::cores;
 use memfold_e2e::run::{self, copy_program, program};
 use memfold_e2e::{installed_for_all, scratch, wait_until, LIMIT};
@@ -18,7 +20,7 @@ use std::ops::Range;
 use std::os::unix::fs::{chown, FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Mutex;
 
@@ -154,6 +156,54 @@ fn a_program_that_may_make_no_memory_executable_is_refused_and_left_as_it_was() 
     );
     assert_eq!((refused.status.code(), said), (Some(1), line));
     assert_eq!((mappings(subject.pid()), threads(subject.pid())), before);
+    subject.tell("are they there");
+    assert_eq!(subject.finish().0, Some(0));
+}
+
+/// Gives a program a `/tmp` of its own that nobody answers for.
+fn without_answer(command: &mut Command) -> &mut Command {
+    let silent = || {
+        let done = |done: i32| if done == -1 { Err(io::Error::last_os_error()) } else { Ok(done) };
+        // SAFETY: system calls alone, with texts that end.
+        unsafe {
+            done(libc::unshare(libc::CLONE_NEWNS))?;
+            let (nothing, private) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+            done(libc::mount(nothing, c"/".as_ptr(), nothing, private, nothing.cast()))?;
+            // The program keeps it, and by its number it is found by the mount.
+            done(libc::dup2(done(libc::open(c"/dev/fuse".as_ptr(), libc::O_RDWR))?, 9))?;
+            let options = c"fd=9,rootmode=40000,user_id=0,group_id=0,allow_other";
+            let kind = c"fuse".as_ptr();
+            done(libc::mount(kind, c"/tmp".as_ptr(), kind, 0, options.as_ptr().cast())).map(drop)
+        }
+    };
+    // Libraries are looked for where nobody answers, if these tests lie there.
+    command.current_dir("/").env_remove("LD_LIBRARY_PATH");
+    // SAFETY: what is safe after a fork.
+    unsafe { command.pre_exec(silent) }
+}
+
+#[test]
+fn a_file_system_that_does_not_answer_costs_the_control_page_and_keeps_nobody_from_attaching_and_detaching() {
+    if !may_attach() || without_answer(&mut Command::new("/bin/true")).status().is_err() {
+        eprintln!("skipped: no FUSE here");
+        return;
+    }
+    let mut command = Command::new(program("perl", "perl"));
+    let mut subject = Subject::start(without_answer(command.args(["-e", HOLDS])));
+    let (pid, home) = (subject.pid().to_string(), scratch());
+    let said = |words: &[&str]| {
+        let mut command = memfold_with_agent(home.path());
+        let mut running = command.args(words).arg(&pid).stderr(Stdio::piped()).spawn().unwrap();
+        let is_over = || running.try_wait().expect("it is ours").is_some();
+        wait_until(LIMIT, "memfold has ended", is_over);
+        let output = running.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, line) = said(&["attach"]);
+    assert!(code == Some(0) && line.contains("its file system does not answer"), "{line}");
+    assert_eq!(subject.traces().regions, 1);
+    let (code, line) = said(&["detach"]);
+    assert!(code == Some(0) && line.contains("is as it was"), "{line}");
     subject.tell("are they there");
     assert_eq!(subject.finish().0, Some(0));
 }

@@ -168,9 +168,11 @@ fn what_a_variable_asks_for_and_cannot_be_had_is_left_out_and_said() {
         ("MEMFOLD_BUDGET_OF", &"/x".repeat(60), "left out: daemon (variable MEMFOLD_BUDGET_OF)"),
     ] {
         let mut command = memfold(dir.path());
-        let result = command.env(variable, value).args(["run", "--", "sh", "-c", "exit 7"]).output().unwrap();
+        let program = format!("exit ${{{variable}:-7}}");
+        let result = command.env(variable, value).args(["run", "--", "sh", "-c", &program]).output().unwrap();
         assert_eq!(result.status.code(), Some(7), "{}", error_text(&result));
-        assert!(error_text(&result).contains(said), "{}", error_text(&result));
+        let text = error_text(&result);
+        assert!(text.contains(said) && text.matches(variable).count() == 1, "{text}");
     }
     let file = dir.path().join("settings.toml");
     fs::write(&file, "[defaults]\ntier = \"redis://127.0.0.1:1\"\n").unwrap();

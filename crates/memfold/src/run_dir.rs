@@ -8,6 +8,7 @@ use anyhow::anyhow;
 use memfold_sys::Errno;
 use nix::fcntl::Flock;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 
 /// How often it is made anew, each time under another name.
@@ -36,7 +37,10 @@ impl RunDir {
                     }
                 }
                 Err(Errno(libc::ENOENT)) => {}
-                Err(error) => return Err(anyhow!("cannot make a directory in {:?}: {error}", base.path)),
+                Err(Errno(error)) => {
+                    let error = io::Error::from_raw_os_error(error);
+                    return Err(anyhow!("cannot make a directory in {:?}: {error}", base.path));
+                }
             }
         }
         Err(anyhow!("what is made in memfold's directory for control pages is removed at once, {TRIES} times in a row"))

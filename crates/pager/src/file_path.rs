@@ -6,7 +6,7 @@ use memfold_sys::dir::Dir;
 use memfold_sys::{Errno, Result};
 
 /// A zero-terminated path.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub struct FilePath {
     bytes: [u8; FilePath::ROOM],
 }

@@ -1,18 +1,29 @@
 //! Where the control page of a process that is attached to is to be: in a directory of its own user's, in its own mount namespace and below its own root, as it
 //! would have been under `memfold run`.
 //!
-//! Invariants: for another user's process the directory is made with the rights of that process, by a child of ours that has no others.
+//! Invariants: for another user's process the directory is made with the rights of that process, by a child of ours that has no others. A file system of that
+//! user's that does not answer holds up the child, which has nothing of ours open, and us for a while.
 
 use crate::process;
 use crate::run_dir::RunDir;
 use anyhow::{bail, Context};
+use memfold_attach::hand::{do_apart, Late};
 use memfold_pager::base::{Base, Environment};
-use nix::sys::wait::waitpid;
-use nix::unistd::{fork, geteuid, setgroups, setresgid, setresuid, ForkResult, Gid, Uid};
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use memfold_pager::file_path::FilePath;
+use memfold_sys::dir::Fault;
+use nix::errno::Errno;
+use nix::fcntl::{open, OFlag};
+use nix::sys::stat::Mode;
+use nix::unistd::{chroot, fchdir, geteuid, setgroups, setresgid, setresuid, Gid, Uid};
+use std::fmt;
+use std::fs;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+/// How long it may take to make one: a process's files may lie on a file system of its user's.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A directory, for as long as it takes to attach.
 pub enum Place {
@@ -64,58 +75,56 @@ impl Place {
     }
 }
 
+/// What failed, in plain words: they are told by another process.
+#[derive(Clone, Copy)]
+struct Why {
+    what: &'static str,
+    fault: Fault,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fault {
+            Fault::Kernel(errno) => write!(f, "{}: {}", self.what, io::Error::from_raw_os_error(errno.0)),
+            fault => write!(f, "{}: {fault:?}", self.what),
+        }
+    }
+}
+
 /// Makes one as the process would.
 fn made_by(pid: u32) -> anyhow::Result<String> {
     let id = |key: &str| -> Option<u32> {
         process::field(&format!("/proc/{pid}/status"), key)?.split_whitespace().nth(1)?.parse().ok()
     };
     let (Some(user), Some(group)) = (id("Uid"), id("Gid")) else { bail!("process {pid} has ended") };
-    let of_process = |link: &str| {
-        File::open(format!("/proc/{pid}/{link}")).with_context(|| format!("process {pid} cannot be entered"))
-    };
-    let (mounts, root) = (of_process("ns/mnt")?, of_process("root")?);
-    let (mut told, mut tells) = std::io::pipe()?;
-    // SAFETY: the child makes a directory, writes its path and ends; this process has no other thread whose locks it could need.
-    let child = match unsafe { fork() }.context("no process to make the directory for control pages")? {
-        ForkResult::Child => {
-            let answer = make_as(user, group, &mounts, &root).unwrap_or_else(|why| format!("!{why}"));
-            let _ = tells.write_all(answer.as_bytes());
-            // SAFETY: ends the child, and runs nothing of the parent's.
-            unsafe { libc::_exit(0) }
-        }
-        ForkResult::Parent { child } => child,
-    };
-    drop(tells);
-    let mut answer = String::new();
-    let read = told.read_to_string(&mut answer);
-    let _ = waitpid(child, None);
-    read?;
-    match answer.strip_prefix('!') {
-        None if !answer.is_empty() => Ok(answer),
-        why => bail!(
-            "no directory for the control page of process {pid}: {}",
-            why.unwrap_or("its maker was ended")
-        ),
+    let of_page = format!("no directory for the control page of process {pid}");
+    let made = do_apart([], PATIENCE, Late::Killed, || make_as(pid, user, group));
+    match made.with_context(|| of_page.clone())? {
+        Some(Ok(path)) => Ok(path.as_str().to_owned()),
+        Some(Err(why)) => bail!("{of_page}: {why}"),
+        None => bail!("{of_page}: its file system does not answer, or who makes it was ended"),
     }
 }
 
-fn make_as(user: u32, group: u32, mounts: &File, root: &File) -> Result<String, String> {
-    let said = |what: &'static str| move |errno: nix::errno::Errno| format!("{what}: {errno}");
+fn make_as(pid: u32, user: u32, group: u32) -> Result<FilePath, Why> {
+    let said =
+        |what| move |errno: Errno| Why { what, fault: Fault::Kernel(memfold_sys::Errno(errno as i32)) };
+    let of_process = |link: &str| {
+        let path = format!("/proc/{pid}/{link}");
+        open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(said("open"))
+    };
+    let (mounts, root) = (of_process("ns/mnt")?, of_process("root")?);
     // SAFETY: no memory involved.
-    if unsafe { libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) } != 0 {
-        return Err(said("setns")(nix::errno::Errno::last()));
-    }
-    // SAFETY: no memory involved.
-    nix::errno::Errno::result(unsafe { libc::fchdir(root.as_raw_fd()) }).map_err(said("fchdir"))?;
-    std::os::unix::fs::chroot(".").map_err(|error| format!("chroot: {error}"))?;
+    Errno::result(unsafe { libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) }).map_err(said("setns"))?;
+    fchdir(root).map_err(said("fchdir"))?;
+    chroot(".").map_err(said("chroot"))?;
     let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(group));
     if uid != geteuid() {
         setgroups(&[gid]).map_err(said("setgroups"))?;
         setresgid(gid, gid, gid).map_err(said("setresgid"))?;
         setresuid(uid, uid, uid).map_err(said("setresuid"))?;
     }
-    let base = Base::usable(Environment::default())
-        .map_err(|refused| format!("{}: {:?}", refused.path.as_str(), refused.fault))?;
-    let run = base.make_run().map_err(|error| format!("{}: {error}", base.path.as_str()))?;
-    Ok(run.path.as_str().to_owned())
+    let in_tmp = |fault| Why { what: "/tmp/memfold-UID", fault };
+    let base = Base::usable(Environment::default()).map_err(|refused| in_tmp(refused.fault))?;
+    base.make_run().map(|run| run.path).map_err(|errno| in_tmp(errno.into()))
 }

@@ -276,18 +276,22 @@ impl Given<'_> {
 
 /// The processes that are meant, folded or not.
 pub(super) fn meant(target: &Target, all: bool) -> anyhow::Result<Vec<u32>> {
-    if let Target::Pid(pid) = target {
-        return Ok(vec![*pid]);
-    }
+    let name = match target {
+        Target::Pid(pid) => return Ok(vec![*pid]),
+        Target::Name(name) => name,
+    };
     let found: Vec<u32> =
         process::all().into_iter().filter(|pid| target.matches(*pid) && *pid != std::process::id()).collect();
     match found.len() {
-        0 => bail!("no process has that name"),
+        0 => bail!("there is no process named '{name}'"),
         1 => Ok(found),
         _ if all => Ok(found),
         several => {
             let pids: Vec<_> = found.iter().map(u32::to_string).collect();
-            bail!("{several} processes have that name: {}; give the number of one, or --all", pids.join(", "))
+            bail!(
+                "{several} processes are named '{name}': {}; give the number of one, or --all",
+                pids.join(", ")
+            )
         }
     }
 }

@@ -127,12 +127,9 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     }
     let found = program::find(&args.command[0], std::env::var_os("PATH").as_deref());
     let origins = found.as_deref().map_or_else(|_| Origins::new(), |file| settle(&args, file));
-    if args.policy.as_deref().is_some_and(|policy| policy != "age")
-        && args.settings.get(Setting::ResidentLimit).is_none()
-        && variable(Setting::ResidentLimit.variable()).is_none()
-    {
-        return Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M"));
-    }
+    let has_limit = args.settings.get(Setting::ResidentLimit).is_some()
+        || variable(Setting::ResidentLimit.variable()).is_some();
+    check_policy(args.policy.as_deref(), has_limit)?;
     if let Some(log) = &args.policy_log {
         let named = || variable(options::POLICY.variable)?.into_string().ok();
         let policy = args.policy.clone().or_else(named);
@@ -177,9 +174,20 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(ended.end.code()))
 }
 
+/// Whether a policy has what it needs.
+///
+/// # Errors
+/// It has no limit to evict down to (exit code 2).
+pub(super) fn check_policy(policy: Option<&str>, has_limit: bool) -> anyhow::Result<()> {
+    match policy.is_none_or(|policy| policy == "age") || has_limit {
+        true => Ok(()),
+        false => Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M")),
+    }
+}
+
 impl Args {
     /// What an option was given, as text; `None` where it was not.
-    fn given(&self, named: Named) -> Option<String> {
+    pub(super) fn given(&self, named: Named) -> Option<String> {
         let path = |path: &PathBuf| path.display().to_string();
         let flag = |on: bool| on.then(|| "true".to_owned());
         match named {
@@ -327,7 +335,7 @@ fn start(
 }
 
 /// What to do where something that was asked for cannot be had: who asked by an option is told, and nothing is started; what a variable or a file
-/// of settings asks for keeps no program from starting, and is left out.
+/// of settings asks for keeps no program from starting, and is left out, for what the program starts too.
 fn cannot_be_had(
     args: &Args,
     origins: &Origins,
@@ -342,6 +350,8 @@ fn cannot_be_had(
         let from = origins.get(named.option).map_or(named.variable, |origin| &origin.from);
         text::say(format_args!("left out: {} ({from}): {why:#}", named.option));
     }
+    // No other thread runs yet.
+    std::env::remove_var(named.variable);
     Ok(())
 }
 
@@ -354,10 +364,7 @@ fn depot(args: &Args, origins: &Origins, launch: &mut Launch, quiet: bool) -> an
             Ok(Some(depot))
         }
         Ok(None) => Ok(None),
-        Err(why) => {
-            launch.leave_out(options::TIER);
-            cannot_be_had(args, origins, quiet, options::TIER, &why).map(|()| None)
-        }
+        Err(why) => cannot_be_had(args, origins, quiet, options::TIER, &why).map(|()| None),
     }
 }
 
@@ -397,14 +404,15 @@ fn attaching(args: &Args, daemon: Option<&Path>, file: &Path, quiet: bool) -> Op
         return None;
     }
     let (image, run_dir) = (agent::find().ok()?, RunDir::create().ok()?);
-    let on_disk = args.tier.as_deref().filter(|tier| launch::is_on_disk(tier));
+    let tier = tier(args);
+    let on_disk = tier.as_deref().filter(|tier| launch::is_on_disk(tier));
     let given = attach::Given { policy: args.policy.as_deref(), tier: on_disk, daemon, wipe: args.wipe };
     let mut choices = given.choices(&args.settings);
     choices.push((pages::VARIABLE.into(), run_dir.path().to_str()?.to_owned()));
     let unused = [
         ("--profile", args.profile.is_some()),
         ("--heap-sample", args.settings.get(Setting::HeapSample).is_some()),
-        ("--tier on the network", args.tier.is_some() && on_disk.is_none()),
+        ("--tier on the network", tier.is_some() && on_disk.is_none()),
         ("--no-follow", args.no_follow),
     ];
     for (option, _) in unused.iter().filter(|(_, given)| *given && !quiet) {

@@ -119,7 +119,7 @@ fn candidates(args: &Args, folded: &BTreeSet<u32>) -> anyhow::Result<Vec<u32>> {
         if pids.len() == before {
             match target {
                 Target::Pid(pid) => bail!("there is no process {pid}"),
-                Target::Name(name) => bail!("no process is named '{name}'"),
+                Target::Name(name) => bail!("there is no process named '{name}'"),
             }
         }
     }

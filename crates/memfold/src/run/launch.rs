@@ -58,7 +58,6 @@ pub struct Choices {
 #[derive(Debug)]
 pub struct Launch {
     variables: Vec<(&'static str, OsString)>,
-    left_out: Option<Named>,
     uffd: Option<OwnedFd>,
     run_dir: RunDir,
 }
@@ -106,12 +105,7 @@ impl Launch {
         if let Some(fd) = &uffd {
             set(DEVICE_VARIABLE, &fd.as_raw_fd().to_string());
         }
-        Ok(Launch { variables, left_out: None, uffd, run_dir })
-    }
-
-    /// The program does without this, whatever its environment says.
-    pub fn leave_out(&mut self, named: Named) {
-        self.left_out = Some(named);
+        Ok(Launch { variables, uffd, run_dir })
     }
 
     /// The program's processes find the process that keeps their tier in this directory.
@@ -128,9 +122,6 @@ impl Launch {
     pub fn apply(&self, command: &mut Command) {
         if self.uffd.is_none() {
             command.env_remove(DEVICE_VARIABLE);
-        }
-        if let Some(named) = self.left_out {
-            command.env_remove(named.variable);
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(fd) = self.uffd.as_ref().map(AsRawFd::as_raw_fd) {

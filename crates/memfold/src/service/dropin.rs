@@ -1,6 +1,6 @@
 //! What has to be added to a service so that it is folded: pure, from the service to a text.
 
-use super::unit::Unit;
+use super::unit::{is_no, Unit};
 use memfold_pager::tier::choice::Choice;
 use std::path::Path;
 
@@ -11,10 +11,11 @@ pub const NAME: &str = "90-memfold.conf";
 pub const HEADER: &str = "# Written by `memfold service`; `memfold service NAME --undo` removes it.";
 
 /// What folding calls and what services are forbidden here and there: of the launcher, of the library, and of who starts a thread.
-const CALLS: &str = "capget capset clone3 close_range fallocate flock futex getcpu io_destroy io_setup io_submit \
-                     io_uring_register io_uring_setup ioctl madvise membarrier mincore mlock mremap process_vm_readv \
-                     process_vm_writev pwrite64 renameat2 sched_getaffinity sched_setaffinity sched_setscheduler setpriority \
-                     signalfd4 socketpair statfs statx tgkill unlinkat userfaultfd";
+const CALLS: &str = "capget capset clone3 close_range fallocate flock futex getcpu getpriority io_destroy io_setup \
+                     io_submit io_uring_register io_uring_setup ioctl madvise membarrier mincore mlock mremap \
+                     munlock pidfd_getfd pidfd_open process_vm_readv process_vm_writev pwrite64 renameat2 \
+                     sched_getaffinity sched_setaffinity sched_setscheduler setpriority signalfd4 socketpair statfs \
+                     statx tgkill uname unlinkat userfaultfd";
 /// The same of the tier below memory, whose thread waits for what it reads.
 const TIER_CALLS: &str = "io_getevents";
 
@@ -25,8 +26,10 @@ pub struct Host<'a> {
     pub memfold: &'a str,
     /// The directory of the library.
     pub library_dir: &'a str,
-    /// Options of `memfold run`.
+    /// Options of `memfold run`, which keep it from starting where they cannot be had.
     pub options: &'a [String],
+    /// Variables of it, which are left out then.
+    pub variables: &'a [(&'static str, String)],
     /// The tier below memory that it has, whoever says so.
     pub tier: Option<&'a str>,
     /// Whether it is to be under the budget of a daemon, likewise.
@@ -59,13 +62,20 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         lines.push(format!("# {why}"));
         lines.extend_from_slice(settings);
     };
-    refuse(unit)?;
+    refuse(unit, host)?;
 
     let commands =
         unit.all("ExecStart").iter().map(|command| wrap(command, host)).collect::<Result<Vec<_>, _>>()?;
     let mut exec = vec!["ExecStart=".to_owned()];
     exec.extend(commands.iter().map(|command| format!("ExecStart={command}")));
     line("The program is started by memfold and stays as it is.", &exec);
+
+    if !host.variables.is_empty() {
+        let variable =
+            |(name, value): &(&str, String)| format!("Environment={}", quoted(&format!("{name}={value}")));
+        let variables: Vec<String> = host.variables.iter().map(variable).collect();
+        line("What cannot be had of this at a start is left out, and the service starts.", &variables);
+    }
 
     let tells_when_ready = kind != "forking" && kind.starts_with("notify");
     if tells_when_ready && unit.last("NotifyAccess").is_none_or(|access| access != "all") {
@@ -86,6 +96,8 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         line("One device more than before, and what else went with PrivateDevices=yes.", &settings);
     } else if !unit.all("DeviceAllow").is_empty()
         || unit.last("DevicePolicy").is_some_and(|policy| policy != "auto")
+        // It permits the clocks, and so no other devices.
+        || unit.is("ProtectClock")
     {
         line("One device more than before.", &["DeviceAllow=/dev/userfaultfd rw".into()]);
     }
@@ -132,10 +144,14 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         line("What the service may execute.", &[format!("ExecPaths={} {}", host.memfold, host.library_dir)]);
     }
     let directory = tier.and_then(|tier| tier.directory());
-    if let Some(directory) = directory.filter(|_| unit.last("ProtectSystem") == Some("strict")) {
-        line("Where the tier's files are.", &[format!("ReadWritePaths={}", quoted(directory))]);
+    if let Some(directory) = directory.filter(|_| has_its_own_mounts(unit)) {
+        // What is not there keeps no service from starting.
+        line(
+            "Where the tier's files are.",
+            &[format!("ReadWritePaths={}", quoted(&format!("-{directory}")))],
+        );
     }
-    if unit.last("ProtectSystem") == Some("strict") && !unit.is("PrivateTmp") && !unit.is("DynamicUser") {
+    if may_not_write_tmp(unit) {
         line(
             "The pages that `memfold stat` reads need a place; this one only the service sees.",
             &["PrivateTmp=yes".into()],
@@ -149,12 +165,57 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
     Ok(DropIn { text: format!("{HEADER}\n[Service]\n{}\n", lines.join("\n")), notes })
 }
 
-fn refuse(unit: &Unit) -> Result<(), String> {
+/// Whether some of the files that the service sees may be read-only for it alone.
+fn has_its_own_mounts(unit: &Unit) -> bool {
+    let is_set = |key| unit.last(key).is_some_and(|value| !is_no(value));
+    ["ProtectSystem", "ProtectHome", "ReadOnlyPaths", "ReadOnlyDirectories"].into_iter().any(is_set)
+        || unit.is("DynamicUser")
+}
+
+/// Whether a path of these settings is this one or above it.
+fn holds(unit: &Unit, keys: [&str; 2], path: &Path) -> bool {
+    // With options, or the other end of a bind mount, behind a colon.
+    let names =
+        |word: &String| word.split(':').any(|name| path.starts_with(name.trim_start_matches(['-', '+'])));
+    keys.iter().any(|key| unit.words(key).iter().any(names))
+}
+
+/// Whether `/tmp` is there and may not be written to.
+fn may_not_write_tmp(unit: &Unit) -> bool {
+    let holds = |keys| holds(unit, keys, Path::new("/tmp"));
+    let is_private = unit.last("PrivateTmp").is_some_and(|value| !is_no(value)) || unit.is("DynamicUser");
+    let is_read_only =
+        unit.last("ProtectSystem") == Some("strict") || holds(["ReadOnlyPaths", "ReadOnlyDirectories"]);
+    is_read_only && !is_private && !holds(["ReadWritePaths", "ReadWriteDirectories"])
+}
+
+/// The setting that has the service not see a path.
+fn what_hides(unit: &Unit, path: &Path) -> Option<&'static str> {
+    let is_home = ["/home", "/root", "/run/user"].iter().any(|home| path.starts_with(home));
+    let hides_home = |value: &str| !is_no(value) && value != "read-only";
+    let is_bound = || holds(unit, ["BindPaths", "BindReadOnlyPaths"], path);
+    if is_home && unit.last("ProtectHome").is_some_and(hides_home) && !is_bound() {
+        Some("ProtectHome")
+    } else if holds(unit, ["InaccessiblePaths", "InaccessibleDirectories"], path) {
+        Some("InaccessiblePaths")
+    } else if holds(unit, ["TemporaryFileSystem"; 2], path) && !is_bound() {
+        Some("TemporaryFileSystem")
+    } else {
+        None
+    }
+}
+
+fn refuse(unit: &Unit, host: &Host<'_>) -> Result<(), String> {
     if unit.all("ExecStart").is_empty() {
         return Err("it starts no program (there is no ExecStart=)".into());
     }
     if let Some(key) = ["RootDirectory", "RootImage"].into_iter().find(|key| unit.last(key).is_some()) {
         return Err(format!("it lives in a root of its own ({key}=), where memfold is not: start it there by `memfold run -- ...`"));
+    }
+    for path in [host.memfold, host.library_dir] {
+        if let Some(key) = what_hides(unit, Path::new(path)) {
+            return Err(format!("it does not see {path} ({key}=): install memfold below /usr"));
+        }
     }
     if unit.has_socket || !unit.all("Sockets").is_empty() {
         return Err("systemd hands it sockets, by the number of its main process (sd_listen_fds(3)), which memfold would be".into());
@@ -186,13 +247,14 @@ fn wrap(command: &str, host: &Host<'_>) -> Result<String, String> {
     if Path::new(first).file_name().is_some_and(|name| name == "memfold") {
         return Err("it starts memfold itself already".into());
     }
-    let options: String = host.options.iter().map(|option| format!(" {}", quoted(option))).collect();
+    let options: String =
+        host.options.iter().map(|option| format!(" {}", quoted(&option.replace('$', "$$")))).collect();
     Ok(format!("{prefix}{} run --same-end{options} -- {rest}", host.memfold))
 }
 
 /// A word as systemd reads it again.
 fn quoted(word: &str) -> String {
-    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%");
     if escaped.is_empty() || escaped.contains([' ', '\t', '\\', '\'', '"', ';']) {
         format!("\"{escaped}\"")
     } else {
@@ -213,6 +275,7 @@ mod tests {
             memfold: "/usr/bin/memfold",
             library_dir: "/usr/lib/memfold",
             options: &options,
+            variables: &[],
             tier: options.iter().find_map(|option| option.strip_prefix("--tier=")),
             daemon: options.iter().any(|option| option == "--daemon"),
             has_group: true,
@@ -283,8 +346,10 @@ mod tests {
         let holding = ["io_destroy", "io_setup", "io_submit", "io_uring_register", "io_uring_setup"];
         assert_eq!(of_io(&[]), holding);
         assert_eq!(of_io(&["--tier=disk=/srv"]), [&holding[..], &["io_getevents"]].concat());
-        // The groups that services name have this one not everywhere (systemd 252).
-        assert!(calls(&[]).iter().any(|call| call == "mincore") && calls(&[]).is_sorted());
+        // The groups that services name do not have these everywhere (systemd 252); by one of them the pager's threads say a line.
+        let found = calls(&[]);
+        assert!(["mincore", "pidfd_getfd"].iter().all(|call| found.iter().any(|found| found == call)));
+        assert!(found.is_sorted());
     }
 
     #[test]
@@ -294,10 +359,42 @@ mod tests {
             |options: &[&str], wanted: &str| settings(text, options).iter().any(|line| line.contains(wanted));
         let (disk, network) = (["--tier=disk=/srv/a b"], ["--tier=redis://cache:6379"]);
         assert!(
-            has(&disk, "ReadWritePaths=\"/srv/a b\"") && has(&disk, "io_getevents") && !has(&disk, "AF_INET")
+            has(&disk, "ReadWritePaths=\"-/srv/a b\"")
+                && has(&disk, "io_getevents")
+                && !has(&disk, "AF_INET")
         );
         assert!(has(&network, "AF_UNIX AF_INET AF_INET6") && !has(&network, "ReadWritePaths"));
         assert!(!has(&[], "ReadWritePaths") && !has(&[], "io_getevents") && !has(&[], "AF_"));
+    }
+
+    #[test]
+    fn what_has_mounts_of_its_own_gets_what_it_may_write_to_and_others_get_none() {
+        let of_paths = |text: &str| {
+            let mut found = settings(&format!("ExecStart=/bin/a\n{text}\n"), &["--tier=disk=/srv"]);
+            found.retain(|line| line.contains("Paths") || line.contains("PrivateTmp"));
+            found
+        };
+        let (tier, tmp) = ("ReadWritePaths=-/srv", "PrivateTmp=yes");
+        for (text, wanted) in [
+            ("", &[][..]),
+            ("ProtectSystem=no", &[]),
+            ("DynamicUser=yes", &[tier]),
+            ("ProtectSystem=full", &[tier]),
+            ("ProtectHome=read-only", &[tier]),
+            ("ReadOnlyDirectories=/srv", &[tier]),
+            ("ReadOnlyPaths=-/", &[tier, tmp]),
+            ("ProtectSystem=strict", &[tier, tmp]),
+            ("ProtectSystem=strict\nPrivateTmp=disconnected", &[tier]),
+            ("ProtectSystem=strict\nReadWritePaths=/var/lib/a /tmp", &[tier]),
+        ] {
+            assert_eq!(of_paths(text), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn clocks_that_are_kept_from_a_service_keep_the_device_from_it() {
+        let device = |text: &str| settings(text, &[]).contains(&"DeviceAllow=/dev/userfaultfd rw".to_owned());
+        assert!(device("ExecStart=/bin/a\nProtectClock=yes\n") && !device("ExecStart=/bin/a\n"));
     }
 
     #[test]
@@ -338,5 +435,17 @@ mod tests {
         assert!(refused("ExecStart=/usr/bin/memfold daemon\n").contains("already"));
         assert!(refused("ExecStart=/bin/a\nWatchdogSec=5s\n").contains("WatchdogSec"));
         assert!(refused("ExecStart=/bin/a\nRootDirectory=/x\n").contains("RootDirectory"));
+        assert!(
+            refused("ExecStart=/bin/a\nInaccessiblePaths=-/usr/lib\n").contains("/usr/lib/memfold (Inacc")
+        );
+        let empty = "ExecStart=/bin/a\nProtectHome=yes\nTemporaryFileSystem=/:ro\n";
+        assert!(refused(empty).contains("does not see /usr/bin/memfold (TemporaryFileSystem=)"));
+        assert!(composed(&format!("{empty}BindReadOnlyPaths=/usr /lib\n"), &[]).is_ok());
+        let home = |unit: &str| {
+            let root = root(&[("lib/systemd/system/x.service", &format!("[Service]\n{unit}"))]);
+            what_hides(&Unit::read(root.path(), "x", NAME).unwrap(), Path::new("/root/.cargo/bin/memfold"))
+        };
+        assert_eq!(home("ProtectHome=tmpfs"), Some("ProtectHome"));
+        assert_eq!([home("ProtectHome=read-only"), home("ProtectHome=no")], [None; 2]);
     }
 }

@@ -21,6 +21,20 @@ const DIRECTORIES: [&str; 8] = [
 ];
 /// Where a machine's owner writes.
 const OWNERS: &str = "etc/systemd/system";
+/// What a unit's name ends in (systemd.unit(5)).
+const KINDS: [&str; 11] = [
+    "service",
+    "socket",
+    "device",
+    "mount",
+    "automount",
+    "swap",
+    "target",
+    "path",
+    "timer",
+    "slice",
+    "scope",
+];
 /// How many names a unit may have on the way to its file.
 const MOST_NAMES: usize = 8;
 
@@ -100,12 +114,48 @@ impl Unit {
         self.all(key).last().map(String::as_str)
     }
 
+    /// The words of all values of a setting, without the quotation marks that keep them together.
+    pub fn words(&self, key: &str) -> Vec<String> {
+        self.all(key).iter().flat_map(|value| words(value)).collect()
+    }
+
+    /// The value of a variable that the service's programs get (`Environment=`).
+    pub fn variable(&self, name: &str) -> Option<String> {
+        let value = |word: &String| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned);
+        self.words("Environment").iter().filter_map(value).next_back().filter(|value| !value.is_empty())
+    }
+
     /// Whether a setting that is true or false is true.
     pub fn is(&self, key: &str) -> bool {
         self.last(key).is_some_and(|value| {
             matches!(value.to_lowercase().as_str(), "1" | "yes" | "y" | "true" | "t" | "on")
         })
     }
+}
+
+/// Whether a value is that of a setting that is turned off.
+pub fn is_no(value: &str) -> bool {
+    matches!(value.to_lowercase().as_str(), "0" | "no" | "n" | "false" | "f" | "off")
+}
+
+/// The words of a value (systemd.syntax(7), "Quoting"), with specifiers left as they are but for the one that is a per cent sign.
+fn words(value: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            _ if quote == Some(c) => quote = None,
+            '"' | '\'' if quote.is_none() => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            '\\' => word.get_or_insert_default().extend(chars.next()),
+            _ if c.is_whitespace() && quote.is_none() => words.extend(word.take()),
+            _ => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words.into_iter().map(|word| word.replace("%%", "%")).collect()
 }
 
 /// The lines that say something, with those that go on in the next joined.
@@ -133,7 +183,9 @@ fn lines(text: &str) -> Vec<String> {
 
 /// The unit's real name and its file.
 fn find(root: &Path, name: &str) -> anyhow::Result<(String, PathBuf)> {
-    let mut name = if name.contains('.') { name.to_owned() } else { format!("{name}.service") };
+    // A name may have a dot in it, such as php8.2-fpm.
+    let is_whole = name.rsplit_once('.').is_some_and(|(_, kind)| KINDS.contains(&kind));
+    let mut name = if is_whole { name.to_owned() } else { format!("{name}.service") };
     if !name.ends_with(".service") || name.contains('/') {
         bail!("{name} is no service of systemd");
     }
@@ -219,10 +271,24 @@ pub mod tests {
     }
 
     #[test]
+    fn words_are_kept_together_by_quotation_marks_and_the_last_value_of_a_variable_counts() {
+        let text = r#"[Service]
+Environment="A=one two" B=1 'C="' D="x y"z E=a\ b F=100%%
+Environment=A=last EMPTY=
+"#;
+        let root = root(&[("lib/systemd/system/x.service", text)]);
+        let unit = Unit::read(root.path(), "x", "none").unwrap();
+        let variables = ["A", "B", "C", "D", "E", "F"].map(|name| unit.variable(name).unwrap());
+        assert_eq!(variables, ["last", "1", "\"", "x yz", "a b", "100%"]);
+        assert_eq!(["EMPTY", "OTHER"].map(|name| unit.variable(name)), [None, None]);
+    }
+
+    #[test]
     fn a_name_that_is_another_units_leads_to_that_and_a_masked_one_nowhere() {
         let root = root(&[
             ("lib/systemd/system/real.service", "[Service]\nExecStart=/bin/a\n"),
             ("lib/systemd/system/real.socket", "[Socket]\n"),
+            ("lib/systemd/system/php8.2-fpm.service", "[Service]\nExecStart=/bin/a\n"),
             ("etc/systemd/system/placeholder", ""),
         ]);
         let etc = root.path().join("etc/systemd/system");
@@ -230,6 +296,7 @@ pub mod tests {
         std::os::unix::fs::symlink("/dev/null", etc.join("gone.service")).unwrap();
         let unit = Unit::read(root.path(), "alias", "x").unwrap();
         assert_eq!((unit.name.as_str(), unit.has_socket), ("real.service", true));
+        assert_eq!(Unit::read(root.path(), "php8.2-fpm", "x").unwrap().name, "php8.2-fpm.service");
         let error = |name| Unit::read(root.path(), name, "x").unwrap_err().to_string();
         assert!(
             error("gone").contains("masked") && error("none").contains("there is no service none.service")
