@@ -114,7 +114,11 @@ fn a_program_that_fills_four_times_the_limit_waits_and_stays_below_it() {
     memory.check(31);
     assert_kept(watch.end(), limit);
     let control = engine.control();
-    assert!(control.limit_waits.load(Relaxed) > 0 && control.limit_wait_ns.load(Relaxed) > 0);
+    // Where others have the CPUs, so much is evicted meanwhile that there may be room each time.
+    wait_until("the program waits for room", || {
+        memory.check(31);
+        control.limit_waits.load(Relaxed) > 0 && control.limit_wait_ns.load(Relaxed) > 0
+    });
     assert_eq!(control.pages_lost.load(Relaxed), 0);
 }
 
