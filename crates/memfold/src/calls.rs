@@ -51,7 +51,7 @@ const FOLDING: &[Call] = &[
     any(Sysno::close_range),
     any(Sysno::fallocate),
     any(Sysno::fcntl),
-    any(Sysno::flock),
+    with(Sysno::flock, [NONE, (libc::LOCK_EX | libc::LOCK_NB) as usize]),
     any(Sysno::fstat),
     any(Sysno::ftruncate),
     with(Sysno::futex, [NONE, (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize]),
