@@ -89,3 +89,66 @@ fn filtered_already() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
     status.lines().any(|line| line.starts_with("Seccomp:") && line.ends_with('2'))
 }
+
+/// Has the kernel end the process, and what it starts, at a system call of this number, as a list of those that a service may make does.
+fn forbid(command: &mut Command, number: Option<libc::c_long>) {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let answer = |value| step(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+    // No call has the last number.
+    let number = number.map_or(u32::MAX, |number| number as u32);
+    let mut steps = [
+        // The number of the call stands first in what a filter sees (seccomp(2)).
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, 0, number),
+        answer(libc::SECCOMP_RET_ALLOW),
+        answer(libc::SECCOMP_RET_KILL_PROCESS),
+    ];
+    let confine = move || {
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: a filter of the process that is executed next, or its end.
+        let set = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        set.then_some(()).ok_or_else(std::io::Error::last_os_error)
+    };
+    // SAFETY: two system calls, which are safe after a fork.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, confine) };
+}
+
+#[test]
+fn under_a_filter_that_ends_who_folds_programs_run_plainly_and_under_another_they_are_folded() {
+    let home = scratch();
+    let summary = home.path().join("summary.json");
+    let python = program("python3", "python3");
+    let run = |number| {
+        let mut command = memfold(home.path());
+        // One of the pager's threads has a line to say: there is no such tier.
+        command.env("MEMFOLD_TIER", "disk=/nonexistent").args(["run", "--start-at", "0", "--summary"]);
+        command
+            .arg(&summary)
+            .arg("--")
+            .arg(&python)
+            .args(["-c", "import time; time.sleep(0.5); print('ran'); exit(7)"]);
+        forbid(&mut command, number);
+        let found = output(&mut command);
+        let said = String::from_utf8_lossy(&found.stderr).into_owned();
+        assert_eq!((found.stdout.as_slice(), found.status.code()), (&b"ran\n"[..], Some(7)), "{said}");
+        let summary = std::fs::read_to_string(&summary).unwrap();
+        (said, serde_json::from_str::<serde_json::Value>(&summary).unwrap()["reason"].clone())
+    };
+    for (number, name) in [
+        (libc::SYS_pidfd_getfd, "pidfd_getfd"),
+        (libc::SYS_process_vm_writev, "process_vm_writev"),
+        (libc::SYS_userfaultfd, "userfaultfd"),
+    ] {
+        let (said, reason) = run(Some(number));
+        let named = format!("ends a process that calls {name}:");
+        assert!(
+            said.contains(&named) && reason.as_str().is_some_and(|why| why.contains(&named)),
+            "{said}{reason}"
+        );
+    }
+    let (said, reason) = run(None);
+    assert!(reason.is_null() && !said.contains("runs plainly"), "{said}{reason}");
+}

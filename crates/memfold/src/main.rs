@@ -15,6 +15,7 @@ mod answer;
 mod attach;
 mod bar;
 mod beside;
+mod calls;
 mod cmd;
 mod complete;
 mod config;

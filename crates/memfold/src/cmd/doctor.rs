@@ -3,7 +3,8 @@
 use crate::doctor::probe::{self, Facts};
 use crate::doctor::remedy::{self, Remedy};
 use crate::doctor::verdict::{self, Level, Line};
-use crate::exit::UNSUPPORTED;
+use crate::exit::{self, UNSUPPORTED};
+use crate::run::filter;
 use crate::text;
 use serde::Serialize;
 use std::io::IsTerminal;
@@ -39,6 +40,10 @@ struct Report {
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    // Looking further would make such a call.
+    if let Some(hindrance) = filter::hindrance(None) {
+        return Err(exit::unsupported(format!("programs cannot be folded here: {hindrance}")));
+    }
     let facts = probe::gather();
     let hindrance = verdict::hindrance(&facts);
     let report = Report {

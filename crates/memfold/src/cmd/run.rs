@@ -13,6 +13,7 @@ use crate::pages::PageFile;
 use crate::run::attaching::Attaching;
 use crate::run::depot::Depot;
 use crate::run::destination::Destination;
+use crate::run::filter;
 use crate::run::group_limit;
 use crate::run::launch::{self, Choices, Launch};
 use crate::run::live::Line;
@@ -258,7 +259,9 @@ fn start(
     let library = library::find()?;
     let daemon_governs = daemon.is_some();
     let daemon_socket = daemon.clone();
-    let mut launch = match program::obstacle(file, &library) {
+    let filtered = filter::hindrance(tier(args).as_deref());
+    let is_filtered = filtered.is_some();
+    let mut launch = match filtered.or_else(|| program::obstacle(file, &library)) {
         Some(why) => Err(why),
         None => prepare(args, daemon, &library, quiet)?,
     };
@@ -271,7 +274,12 @@ fn start(
     let (ended, total) = match &launch {
         Err(why) => {
             launch::strip(&mut command);
-            match attaching(args, daemon_socket.as_deref(), file, quiet) {
+            // The agent makes the same calls as the library.
+            let attaching = match is_filtered {
+                true => None,
+                false => attaching(args, daemon_socket.as_deref(), file, quiet),
+            };
+            match attaching {
                 Some((run_dir, mut attaching)) => {
                     let mut tally = Tally::new(run_dir.path().to_owned());
                     let ended = supervise(args, command, |pid| {

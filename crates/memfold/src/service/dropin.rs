@@ -1,6 +1,7 @@
 //! What has to be added to a service so that it is folded: pure, from the service to a text.
 
 use super::unit::{is_no, Unit};
+use crate::calls;
 use memfold_pager::tier::choice::Choice;
 use std::path::Path;
 
@@ -10,14 +11,8 @@ pub const NAME: &str = "90-memfold.conf";
 /// The first line of the file, by which it is known again.
 pub const HEADER: &str = "# Written by `memfold service`; `memfold service NAME --undo` removes it.";
 
-/// What folding calls and what services are forbidden here and there: of the launcher, of the library, and of who starts a thread.
-const CALLS: &str = "capget capset clone3 close_range fallocate flock futex getcpu getpriority io_destroy io_setup \
-                     io_submit io_uring_register io_uring_setup ioctl madvise membarrier mincore mlock mremap \
-                     munlock pidfd_getfd pidfd_open process_vm_readv process_vm_writev pwrite64 renameat2 \
-                     sched_getaffinity sched_setaffinity sched_setscheduler setpriority signalfd4 socketpair statfs \
-                     statx tgkill uname unlinkat userfaultfd";
-/// The same of the tier below memory, whose thread waits for what it reads.
-const TIER_CALLS: &str = "io_getevents";
+/// What the launcher calls besides, and who starts a thread, and what services are forbidden here and there.
+const CALLS: [&str; 5] = ["clone3", "membarrier", "signalfd4", "socketpair", "statfs"];
 
 /// What is there besides the service.
 #[derive(Clone, Debug)]
@@ -118,10 +113,12 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         line("Faults are short also while the CPUs are busy.", &["LimitRTPRIO=10".into()]);
     }
     if !unit.all("SystemCallFilter").is_empty() {
-        let tier = if host.tier.is_some() { TIER_CALLS } else { "" };
+        let folding = calls::of_folding(host.tier);
+        let mut names: Vec<&str> = folding.iter().map(|call| call.number.name()).chain(CALLS).collect();
+        names.sort_unstable();
         line(
-            "System calls of folding that the service does not make itself.",
-            &[format!("SystemCallFilter={CALLS} {tier}").trim_end().to_owned()],
+            "System calls of folding, of which the service may not make some itself.",
+            &[format!("SystemCallFilter={}", names.join(" "))],
         );
     }
     let families = unit.all("RestrictAddressFamilies");
@@ -345,7 +342,9 @@ mod tests {
         };
         let holding = ["io_destroy", "io_setup", "io_submit", "io_uring_register", "io_uring_setup"];
         assert_eq!(of_io(&[]), holding);
-        assert_eq!(of_io(&["--tier=disk=/srv"]), [&holding[..], &["io_getevents"]].concat());
+        let mut with_tier = [&holding[..], &["io_getevents"]].concat();
+        with_tier.sort_unstable();
+        assert_eq!(of_io(&["--tier=disk=/srv"]), with_tier);
         // The groups that services name do not have these everywhere (systemd 252); by one of them the pager's threads say a line.
         let found = calls(&[]);
         assert!(["mincore", "pidfd_getfd"].iter().all(|call| found.iter().any(|found| found == call)));
