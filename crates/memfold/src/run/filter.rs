@@ -40,10 +40,8 @@ fn fatal(calls: &[Call]) -> Option<&'static str> {
     };
     let mut status = 0;
     // SAFETY: our own child, which nobody else waits for.
-    while child > 0
-        && unsafe { libc::waitpid(child, &raw mut status, 0) } == -1
-        && nix::errno::Errno::last() == nix::errno::Errno::EINTR
-    {}
+    let mut wait = || unsafe { libc::waitpid(child, &raw mut status, 0) } == -1;
+    while child > 0 && wait() && nix::errno::Errno::last() == nix::errno::Errno::EINTR {}
     let found = libc::WIFSIGNALED(status).then(|| calls[reached.load(Relaxed)].number.name());
     // SAFETY: nobody has the page any more.
     let _ = unsafe { munmap(page, PAGE_SIZE) };
