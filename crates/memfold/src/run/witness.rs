@@ -193,10 +193,16 @@ unsafe fn stand_by(reports: i32, others: i32, arguments: Option<(usize, usize)>)
         }
         let signals = libc::signalfd(-1, &raw const all, libc::SFD_NONBLOCK);
         let launcher = libc::getppid() as u32;
-        let tell = |signal: u8| libc::write(reports, (&raw const signal).cast(), 1);
-        if signals < 0 || tell(HERE) != 1 {
+        // Where nobody hears it any more, the signal of that would be the next to tell of.
+        let tell = |signal: u8| {
+            if libc::write(reports, (&raw const signal).cast(), 1) != 1 {
+                libc::_exit(0);
+            }
+        };
+        if signals < 0 {
             libc::_exit(0);
         }
+        tell(HERE);
         loop {
             let mut ends = [
                 libc::pollfd { fd: reports, events: 0, revents: 0 },
@@ -217,9 +223,7 @@ unsafe fn stand_by(reports: i32, others: i32, arguments: Option<(usize, usize)>)
                             tell(HERE);
                         }
                     }
-                    _ => {
-                        tell(info.ssi_signo as u8);
-                    }
+                    _ => tell(info.ssi_signo as u8),
                 }
             }
         }
@@ -275,6 +279,36 @@ mod tests {
         assert_eq!(read("cmdline").unwrap().trim_end_matches('\0'), "witness");
         drop(witness);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[test]
+    fn it_ends_when_the_launcher_does_while_it_tells_of_signals() {
+        use nix::fcntl::{fcntl, FcntlArg};
+        const ROOM: i32 = 4096;
+        let mut witness = Witness::start().unwrap();
+        fcntl(&witness.reports, FcntlArg::F_SETPIPE_SZ(ROOM)).unwrap();
+        // More than it can tell of before somebody hears it.
+        let kill =
+            format!("i=0; while [ $i -lt {} ]; do kill -40 {}; i=$((i + 1)); done", 2 * ROOM, witness.pid);
+        assert!(std::process::Command::new("/bin/sh").args(["-c", &kill]).status().unwrap().success());
+        let wait = |is_so: &dyn Fn() -> bool| {
+            let began = Instant::now();
+            while !is_so() {
+                assert!(began.elapsed() < ANSWER * 60);
+                std::thread::yield_now();
+            }
+        };
+        let told = |reports: &OwnedFd| {
+            let mut told = 0;
+            // SAFETY: one number.
+            assert_eq!(unsafe { libc::ioctl(reports.as_raw_fd(), libc::FIONREAD, &raw mut told) }, 0);
+            told
+        };
+        wait(&|| told(&witness.reports) == ROOM);
+        // As when the launcher is killed.
+        witness.reports = std::fs::File::open("/dev/null").unwrap().into();
+        let stat = format!("/proc/{}/stat", witness.pid);
+        wait(&|| std::fs::read_to_string(&stat).unwrap().contains(") Z "));
     }
 
     #[test]
