@@ -3,6 +3,7 @@
 use memfold_bench::alloc::{self, arena, scorecard, soak, Case, Measures, NotLoaded, Peer, Profile, SUITE};
 use memfold_bench::experiment::{Experiment, Report};
 use memfold_bench::worker::Program;
+use memfold_e2e::machine;
 use std::process::Command;
 
 fn program() -> Program {
@@ -90,6 +91,8 @@ fn so_many_operations_are_the_same_work_for_every_allocator_and_every_figure_is_
 
 #[test]
 fn the_arena_benchmark_counts_faults_with_the_arena_off_and_on() {
+    // A huge page takes one fault in place of hundreds.
+    let _alone = machine::alone_with(machine::HUGE_PAGES);
     let measures = Measures { cases: vec!["mid_mt".parse().unwrap()], ..Measures::default() };
     let options = arena::Options { measures, steps: Some(4_000), rounds: 1, seed: 1 };
     let report = Report::of(options, &program(), &mut |_| {}).expect("measured");
