@@ -127,6 +127,7 @@ mod tests {
         assert_eq!(slow.unwrap(), None);
         assert!(!SigSet::thread_get_mask().unwrap().contains(nix::sys::signal::Signal::SIGUSR1));
     }
+
     #[test]
     fn a_child_holds_nothing_of_other_threads_and_one_that_is_late_is_killed() {
         // The end of a pipe is read when nobody has the other end open any more.

@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use memfold_pager::config::{self, parse_duration, parse_size, BadValue, Setting, Unit, BY_GROUP, SWITCH};
 use memfold_pager::source::Kind;
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -53,6 +53,11 @@ pub const WIPE: Named = Named::flag("wipe", "MEMFOLD_WIPE", "on");
 pub const NO_FOLLOW: Named = Named::flag("no-follow", "MEMFOLD_FOLLOW", "off");
 /// Nothing of memfold's own is printed.
 pub const QUIET: Named = Named::flag("quiet", "MEMFOLD_QUIET", "1");
+
+/// What a variable of the environment says, if it says anything.
+pub fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
 
 /// What the variable of a switch says; `None` where that is neither on nor off.
 pub fn switch(value: &OsStr) -> Option<bool> {

@@ -1,6 +1,7 @@
 //! Opening, reading and writing files without libc.
 
 use crate::call::{Errno, Result};
+use crate::limits;
 use crate::signal::quietly;
 use crate::syscall;
 use core::ffi::CStr;
@@ -244,13 +245,13 @@ pub fn inode(path: &CStr) -> Result<u64> {
     }
 }
 
-/// The same file by one of the highest numbers that are usual and below the `limit`, out of the way of the program's own, where one is free.
-pub fn out_of_the_way(fd: Fd, limit: Option<u64>) -> Fd {
+/// The same file by one of the highest numbers that are usual, out of the way of the program's own, where one is free.
+pub fn out_of_the_way(fd: Fd) -> Fd {
     /// Programs of old take no higher ones (`FD_SETSIZE`).
     const MOST: u64 = 1024;
     /// So many are tried.
     const ROOM: u64 = 32;
-    let least = limit.map_or(MOST, |limit| limit.min(MOST)).saturating_sub(ROOM);
+    let least = limits::descriptors().map_or(MOST, |limit| limit.min(MOST)).saturating_sub(ROOM);
     // SAFETY: no memory involved.
     match unsafe { syscall!(fcntl, fd.raw(), libc::F_DUPFD_CLOEXEC, least) } {
         Ok(number) => Fd(number as i32),

@@ -8,7 +8,7 @@ use crate::config::origin::{self, Origin, Origins};
 use crate::directory::{open_named, Directory};
 use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
 use crate::observing::{Observing, Subject};
-use crate::options::{self, Named, PagerOptions};
+use crate::options::{self, variable, Named, PagerOptions};
 use crate::pages::PageFile;
 use crate::run::attaching::Attaching;
 use crate::run::depot::Depot;
@@ -564,10 +564,6 @@ fn destination(args: &Args, origins: &Origins, quiet: bool) -> anyhow::Result<Op
     let Some(path) = args.summary.clone().or_else(from_variable) else { return Ok(None) };
     let opened = Destination::open(&path).with_context(|| format!("cannot write {}", path.display()));
     opened.map(Some).or_else(|why| cannot_be_had(args, origins, quiet, options::SUMMARY, &why).map(|()| None))
-}
-
-fn variable(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|v| !v.is_empty())
 }
 
 #[cfg(test)]

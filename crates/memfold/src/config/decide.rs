@@ -4,7 +4,7 @@ use super::file::File;
 use super::keys::{Keys, SYSTEM_FILE};
 use super::origin::Origin;
 use super::reading::Place;
-use crate::options::Named;
+use crate::options::{self, Named};
 use crate::{process, text};
 use nix::unistd::{geteuid, User};
 use std::collections::BTreeMap;
@@ -158,7 +158,7 @@ pub fn files() -> (Vec<File>, Vec<String>) {
 
 /// Where files of settings are looked for.
 pub fn places() -> Vec<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let variable = |name: &str| options::variable(name).map(PathBuf::from);
     match variable(VARIABLE) {
         Some(path) if path == Path::new("off") => return Vec::new(),
         Some(path) => return vec![path],

@@ -2,7 +2,7 @@
 //!
 //! What it is not: keeping to it, which each process does by itself (the pager's `evict::group`).
 
-use crate::options::PagerOptions;
+use crate::options::{variable, PagerOptions};
 use crate::text;
 use memfold_pager::config::Setting;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ const LEAST: u64 = 4 << 20;
 /// Says which limit the program is kept below, if it will be.
 pub fn tell(settings: &PagerOptions) {
     let chosen = settings.get(Setting::ResidentLimit).map(OsString::from);
-    let chosen = chosen.or_else(|| variable(Setting::ResidentLimit));
+    let chosen = chosen.or_else(|| variable(Setting::ResidentLimit.variable()));
     if chosen.is_some_and(|chosen| chosen != "group") {
         return;
     }
@@ -28,7 +28,7 @@ pub fn tell(settings: &PagerOptions) {
 
 /// Has programs folded from less on, unless the user has said from how much: several that are left alone could fill a small group.
 pub fn settle(settings: &mut PagerOptions) {
-    if settings.get(Setting::StartAt).is_some() || variable(Setting::StartAt).is_some() {
+    if settings.get(Setting::StartAt).is_some() || variable(Setting::StartAt.variable()).is_some() {
         return;
     }
     let limit = memfold_sys::cgroup::memory_limit(None).ok();
@@ -41,10 +41,6 @@ pub fn settle(settings: &mut PagerOptions) {
 fn start_at(limit: u64) -> Option<u64> {
     let start_at = (limit / PART).max(LEAST);
     (start_at < Setting::StartAt.default_value()).then_some(start_at)
-}
-
-fn variable(setting: Setting) -> Option<OsString> {
-    std::env::var_os(setting.variable()).filter(|value| !value.is_empty())
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use crate::engine::{Engine, Phase};
 use crate::sabotage::fault_point;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::file;
-use memfold_sys::limits;
 use memfold_sys::pagemap::Pagemap;
 use memfold_sys::signal;
 use memfold_sys::thread::Credentials;
@@ -55,9 +54,7 @@ impl Engine {
     pub fn before_change_of_user(&self) -> BeforeChange {
         let pagemap = match self.phase() {
             Phase::Off => None,
-            _ => Pagemap::open()
-                .ok()
-                .map(|own| Pagemap::handed_over(file::out_of_the_way(own.into_fd(), limits::descriptors()))),
+            _ => Pagemap::open().ok().map(|own| Pagemap::handed_over(file::out_of_the_way(own.into_fd()))),
         };
         BeforeChange { credentials: Credentials::own(), pagemap }
     }
